@@ -39,9 +39,8 @@ namespace ladder {
 namespace {
 
 // "model.safetensors", "model_1.safetensors", ...
-std::string numbered(const char* kind, std::size_t number, const char* suffix) {
-  return number == 0 ? fmt::format("{}.{}", kind, suffix)
-                     : fmt::format("{}_{}.{}", kind, number, suffix);
+std::string numbered(const char* kind, std::size_t number, const char* suffix = "") {
+  return fmt::format("{}{}{}", kind, number == 0 ? "" : fmt::format("_{}", number), suffix);
 }
 
 constexpr std::string_view kRandomStates = "random_states_";
@@ -53,21 +52,38 @@ FusedOptimizer* as_fused(torch::optim::Optimizer& optimizer) {
   return dynamic_cast<FusedOptimizer*>(&optimizer);
 }
 
-// The model that holds the optimizer's parameters, by which their states are named.
-const torch::nn::Module& model_of(const torch::optim::Optimizer& optimizer,
-                                  const TrainingState& state) {
-  for (const auto& group : optimizer.param_groups()) {
-    for (const auto& model : state.models) {
-      const auto is_first = [&](const torch::Tensor& parameter) {
-        return parameter.is_same(group.params().front());
-      };
-      if (!group.params().empty() && std::ranges::any_of(model->parameters(), is_first)) {
-        return *model;
-      }
+// The models that have the optimizer's parameters, by their number; the number of models for one
+// that none has.
+std::set<std::size_t> owners_of(const torch::optim::Optimizer& optimizer,
+                                const TrainingState& state) {
+  std::map<const void*, std::size_t> owners;
+  for (std::size_t i = 0; i < state.models.size(); ++i) {
+    for (const auto& each : state.models[i]->parameters()) {
+      owners.emplace(each.unsafeGetTensorImpl(), i);
     }
   }
-  throw UsageError::conflict("save_state", "the model of a prepared optimizer is not prepared",
-                             "call accelerator.prepare(model) too");
+  std::set<std::size_t> found;
+  for (const auto& group : optimizer.param_groups()) {
+    for (const auto& each : group.params()) {
+      const auto owner = owners.find(each.unsafeGetTensorImpl());
+      found.insert(owner == owners.end() ? state.models.size() : owner->second);
+    }
+  }
+  return found;
+}
+
+// The module by which the states of the optimizer's parameters are named: the model that has them,
+// or for those of several, one with all models as "model", "model_1" and so on.
+std::shared_ptr<torch::nn::Module> model_of(const torch::optim::Optimizer& optimizer,
+                                            const TrainingState& state) {
+  const auto owners = owners_of(optimizer, state);
+  if (owners.size() == 1) return state.models.at(*owners.begin());
+  auto all = std::make_shared<torch::nn::Module>("models");
+  for (std::size_t i = 0; i < state.models.size(); ++i) {
+    auto& own = const_cast<torch::nn::Module&>(unwrapped(*state.models[i]));
+    all->register_module(numbered("model", i), own.shared_from_this());
+  }
+  return all;
 }
 
 // The files that rank 0 writes. Saving writes them all; loading compares their names with those of
@@ -75,17 +91,17 @@ const torch::nn::Module& model_of(const torch::optim::Optimizer& optimizer,
 std::map<std::string, FileContent> files_of_main_process(const TrainingState& state) {
   std::map<std::string, FileContent> files;
   for (std::size_t i = 0; i < state.models.size(); ++i) {
-    files[numbered("model", i, "safetensors")] = [model = state.models[i]](const auto& write) {
+    files[numbered("model", i, ".safetensors")] = [model = state.models[i]](const auto& write) {
       write_safetensors(model_file(*model), write);
     };
   }
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     auto& optimizer = *state.optimizers[i];
-    files[numbered("optimizer", i, "safetensors")] = [&](const auto& write) {
+    files[numbered("optimizer", i, ".safetensors")] = [&](const auto& write) {
       const auto* const own = as_fused(optimizer);
-      write_safetensors(
-          own ? to_safetensors(own->state_dict(model_of(optimizer, state))) : archive_of(optimizer),
-          write);
+      write_safetensors(own ? to_safetensors(own->state_dict(*model_of(optimizer, state)))
+                            : archive_of(optimizer),
+                        write);
     };
   }
   const auto add_json = [&files](const std::string& name, std::function<nlohmann::json()> save) {
@@ -96,11 +112,11 @@ std::map<std::string, FileContent> files_of_main_process(const TrainingState& st
     };
   };
   for (std::size_t i = 0; i < state.schedulers.size(); ++i) {
-    add_json(numbered("scheduler", i, "json"),
+    add_json(numbered("scheduler", i, ".json"),
              [scheduler = state.schedulers[i]] { return scheduler->state_dict(); });
   }
   for (std::size_t i = 0; i < state.loaders.size(); ++i) {
-    add_json(numbered("sampler", i, "json"), state.loaders[i].save);
+    add_json(numbered("sampler", i, ".json"), state.loaders[i].save);
   }
   if (state.scaler && state.scaler->is_enabled()) {
     add_json("scaler.json", [scaler = state.scaler] { return scaler->state_dict(); });
@@ -172,17 +188,18 @@ using Steps = std::vector<std::function<void()>>;
 
 // Checks all files but the random states, and returns the functions that apply them.
 Steps plan_load(const Checkpoint& checkpoint, const TrainingState& state) {
+  require_models(state);
   Steps steps;
   for (std::size_t i = 0; i < state.models.size(); ++i) {
-    const auto path = checkpoint.file(numbered("model", i, "safetensors"));
+    const auto path = checkpoint.file(numbered("model", i, ".safetensors"));
     steps.push_back(plan_load_state_dict(*state.models[i], load_safetensors(path).tensors, path));
   }
   for (std::size_t i = 0; i < state.optimizers.size(); ++i) {
     auto& optimizer = *state.optimizers[i];
     auto* const own = as_fused(optimizer);
-    const auto path = checkpoint.file(numbered("optimizer", i, "safetensors"));
+    const auto path = checkpoint.file(numbered("optimizer", i, ".safetensors"));
     auto file = load_safetensors(path);
-    steps.push_back(own ? own->plan_load(model_of(optimizer, state),
+    steps.push_back(own ? own->plan_load(*model_of(optimizer, state),
                                          optimizer_state_from(std::move(file), path), path)
                         : plan_load_archive(optimizer, file, path));
   }
@@ -191,10 +208,10 @@ Steps plan_load(const Checkpoint& checkpoint, const TrainingState& state) {
     steps.push_back(object.plan_load(read_untrusted_json(path), path));
   };
   for (std::size_t i = 0; i < state.schedulers.size(); ++i) {
-    add_json(numbered("scheduler", i, "json"), *state.schedulers[i]);
+    add_json(numbered("scheduler", i, ".json"), *state.schedulers[i]);
   }
   for (std::size_t i = 0; i < state.loaders.size(); ++i) {
-    add_json(numbered("sampler", i, "json"), state.loaders[i]);
+    add_json(numbered("sampler", i, ".json"), state.loaders[i]);
   }
   if (state.scaler && state.scaler->is_enabled() && checkpoint.contains("scaler.json")) {
     add_json("scaler.json", *state.scaler);
@@ -209,9 +226,9 @@ void require_finite_state(const TrainingState& state, const std::string& path, b
   if (only_model) return;
   for (const auto& optimizer : state.optimizers) {
     const auto* const own = as_fused(*optimizer);
-    require_finite(
-        own ? own->state_dict(model_of(*optimizer, state)).tensors : archive_of(*optimizer).tensors,
-        path);
+    require_finite(own ? own->state_dict(*model_of(*optimizer, state)).tensors
+                       : archive_of(*optimizer).tensors,
+                   path);
   }
 }
 
@@ -306,7 +323,10 @@ CheckpointManifest merged(const std::string& path, const std::optional<Checkpoin
 
 void require_models(const TrainingState& state) {
   for (const auto& optimizer : state.optimizers) {
-    if (as_fused(*optimizer) != nullptr) static_cast<void>(model_of(*optimizer, state));
+    if (!owners_of(*optimizer, state).contains(state.models.size())) continue;
+    throw UsageError::conflict(
+        "save_state", "the model of a prepared optimizer is not prepared, or has no such parameter",
+        "call accelerator.prepare(model) too; register a tensor of your own in a module");
   }
 }
 
@@ -316,6 +336,7 @@ void save_training_state(const std::string& path, const TrainingState& state,
   if (options.only_model) {
     saved = {.models = state.models, .custom = state.custom};
   }
+  require_models(saved);
   for (const auto& scheduler : state.schedulers) scheduler->settle();
   for (const auto& optimizer : saved.optimizers) {
     if (auto* const own = as_fused(*optimizer)) own->consolidate_state_dict();
@@ -427,7 +448,7 @@ RunIdentity identity_of(const TrainingState& state) {
   };
   for (const auto& object : state.custom) add(object.file, kSettings, object.save());
   for (std::size_t i = 0; i < state.loaders.size(); ++i) {
-    add(numbered("sampler", i, "json"), kDataOfPosition, state.loaders[i].save());
+    add(numbered("sampler", i, ".json"), kDataOfPosition, state.loaders[i].save());
   }
   return identity;
 }

@@ -79,8 +79,8 @@ struct TrainingState {
   torch::Device device = torch::kCPU;  // its random generator is saved beside the CPU's
 };
 
-// Throws UsageError for an optimizer of this library whose parameters are in none of the models:
-// its state could not be saved.
+// Throws UsageError for an optimizer with parameters that are in none of the models: no checkpoint
+// would have them.
 void require_models(const TrainingState& state);
 
 struct SaveStateOptions {
@@ -105,9 +105,8 @@ struct SaveStateOptions {
 // content of the folder is unchanged. A slow disk is waited for (run_together.h).
 //
 // Throws NumericError for trained parameters, running statistics (see require_finite) and states of
-// optimizers that are not finite, UsageError for an optimizer of this library whose parameters
-// are in no prepared model and for two objects with one file, and DistributedError if ranks do not
-// see the folder that rank 0 creates.
+// optimizers that are not finite, UsageError as require_models and for two objects with one file,
+// and DistributedError if ranks do not see the folder that rank 0 creates.
 void save_training_state(const std::string& path, const TrainingState& state,
                          const ProcessGroup& group, const SaveStateOptions& options = {});
 
