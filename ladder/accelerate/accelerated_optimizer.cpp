@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/nn/averaged_gradient.h"
 
 namespace ladder {
 namespace {
@@ -25,11 +26,13 @@ std::uint64_t number_of_gradients(const torch::optim::Optimizer& optimizer) {
 
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                            std::shared_ptr<GradScaler> scaler,
-                                           std::shared_ptr<GradientState> gradients, bool debug)
+                                           std::shared_ptr<GradientState> gradients, bool debug,
+                                           ProcessGroup group)
     : optimizer_(std::move(optimizer)),
       scaler_(std::move(scaler)),
       gradients_(std::move(gradients)),
-      debug_(debug) {}
+      debug_(debug),
+      group_(std::move(group)) {}
 
 torch::Tensor AcceleratedOptimizer::step(const torch::optim::Optimizer::LossClosure& closure) {
   std::erase_if(touched_, [before = gradients_->calls_before_step()](std::int64_t call) {
@@ -46,6 +49,7 @@ torch::Tensor AcceleratedOptimizer::step(const torch::optim::Optimizer::LossClos
                                "weighs the batches of an accumulation window");
   }
   for (const auto& scheduler : std::exchange(unsettled_, {})) scheduler->settle();
+  if (!closure) require_averaged(*optimizer_, &group_);
   torch::Tensor loss;
   if (scaler_->is_enabled()) {
     if (closure) {
@@ -59,6 +63,7 @@ torch::Tensor AcceleratedOptimizer::step(const torch::optim::Optimizer::LossClos
     in_closure_ = static_cast<bool>(closure);
     loss = optimizer_->step(closure);
     in_closure_ = false;
+    if (closure) require_averaged(*optimizer_, &group_);
   }
   used_ = true;
   used_foreign_ = used_foreign_ || !touched_.empty();

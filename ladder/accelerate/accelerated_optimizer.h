@@ -11,6 +11,7 @@
 
 #include "ladder/accelerate/gradient_state.h"
 #include "ladder/amp/grad_scaler.h"
+#include "ladder/comm/process_group.h"
 #include "ladder/optim/lr_scheduler.h"
 
 namespace ladder {
@@ -36,9 +37,10 @@ namespace ladder {
 class AcceleratedOptimizer {
  public:
   // `debug`: a step whose gradients did not come from Accelerator::backward throws UsageError.
+  // `group`: a step throws it for parameters that train alone; see averaged_gradient.h.
   AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                        std::shared_ptr<GradScaler> scaler, std::shared_ptr<GradientState> gradients,
-                       bool debug);
+                       bool debug, ProcessGroup group = ProcessGroup::single());
 
   // `closure`, for optimizers such as torch::optim::LBFGS, calls zero_grad(), backward and returns
   // the loss, which step returns. It is not called in the middle of a window, and refused in fp16.
@@ -76,6 +78,7 @@ class AcceleratedOptimizer {
   std::shared_ptr<GradScaler> scaler_;
   std::shared_ptr<GradientState> gradients_;
   bool debug_;
+  ProcessGroup group_;
   bool used_ = false;                  // the gradients, by a step
   bool in_closure_ = false;            // which zeroes and computes them again
   std::int64_t backward_calls_ = 0;    // before the last step

@@ -5,6 +5,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -187,10 +188,9 @@ void Accelerator::prepare_module(const std::shared_ptr<torch::nn::Module>& modul
   }
   std::erase_if(modules_, [&](const auto& own) { return own.module == module; });  // freed before
   if (options_.device_placement) module->to(device_);
-  const bool is_trained = std::ranges::any_of(module->parameters(), &torch::Tensor::requires_grad);
-  modules_.push_back({module, use_distributed() && is_trained ? std::make_unique<GradientReducer>(
-                                                                    *module, group_, handlers_.ddp)
-                                                              : nullptr});
+  modules_.push_back(
+      {module, use_distributed() ? std::make_unique<GradientReducer>(*module, group_, handlers_.ddp)
+                                 : nullptr});
   state_.models.push_back(module);
 }
 
@@ -210,7 +210,7 @@ std::shared_ptr<AcceleratedOptimizer> Accelerator::prepare_optimizer(
   if (options_.zero_redundancy) ZeroRedundancyOptimizer(*optimizer, group_);
   state_.optimizers.push_back(optimizer);
   optimizers_->push_back(std::make_shared<AcceleratedOptimizer>(std::move(optimizer), scaler_,
-                                                                gradients_, config_.debug));
+                                                                gradients_, config_.debug, group_));
   return optimizers_->back();
 }
 
@@ -343,9 +343,19 @@ void Accelerator::backward(const torch::Tensor& loss) {
   }
   std::optional<Autocast> without_autocast;
   if (is_mixed) without_autocast.emplace(device_, torch::kFloat32);
-  scaled.backward();
+  backward_with_check(scaled);
   if (sync_gradients() && handlers_.ddp.broadcast_buffers) send_buffers_of_frozen();
   if (optimizers_->size() > 1) warn_of_foreign_gradients();
+}
+
+// The reducers do not see a backward through networks that are not prepared.
+void Accelerator::backward_with_check(const torch::Tensor& loss) {
+  if (!use_distributed() || !sync_gradients() || !loss.requires_grad()) return loss.backward();
+  const auto hook =
+      loss.register_hook([local = local_](const torch::Tensor& /*gradient*/) { local->note(); });
+  loss.backward();
+  loss.remove_hook(hook);
+  local_->compare(nullptr, group_);
 }
 
 // The forwards of a network that is frozen for now change its running statistics, and no backward
@@ -355,7 +365,7 @@ void Accelerator::send_buffers_of_frozen() const {
     if (reducer == nullptr) continue;
     const auto weights = module->parameters();
     const bool is_frozen = std::ranges::none_of(weights, &torch::Tensor::requires_grad);
-    if (is_frozen) reducer->broadcast_buffers();
+    if (is_frozen && module->is_training()) reducer->broadcast_buffers();
   }
 }
 
@@ -368,6 +378,15 @@ void Accelerator::warn_of_foreign_gradients() {
         "zero_grad() before the backward, and freeze the other network in it "
         "(ladder::FreezeGuard)");
   }
+}
+
+NumItems Accelerator::num_items(std::int64_t own) const {
+  const double weight = gradients_->round_weight();
+  auto count = torch::tensor(weight == 0.0 ? 0 : own, torch::kInt64);
+  group_.all_reduce(count);
+  const double processes = options_.exact_sums || weight == 0.0 ? 1.0 : num_processes() / weight;
+  return {.global = std::max<std::int64_t>(count.item<std::int64_t>(), 1),
+          .processes = std::llround(processes)};
 }
 
 void Accelerator::drop_window() {

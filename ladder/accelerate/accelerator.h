@@ -32,9 +32,11 @@
 #include "ladder/comm/process_group.h"
 #include "ladder/core/log.h"
 #include "ladder/core/threads.h"
+#include "ladder/data/batch.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/monitor/evaluation.h"
 #include "ladder/monitor/run_setup.h"
+#include "ladder/nn/averaged_gradient.h"
 #include "ladder/nn/model.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/parallel/gradient_reducer.h"
@@ -133,7 +135,9 @@ class Accelerator {
   // convert_sync_batchnorm(*model, accelerator.process_group()) before.
   //
   // Throws UsageError for an optimizer or a dtype that no checkpoint could save. With a
-  // project_dir, the first backward throws for an optimizer whose model is not prepared.
+  // project_dir, the first backward throws for an optimizer whose models are not prepared; on
+  // several processes, the first step of an optimizer with parameters whose gradients nothing
+  // averages (averaged_gradient.h), or the second backward if that optimizer is not prepared.
   template <typename... Objects>
   auto prepare(Objects&&... objects) {
     if constexpr (sizeof...(Objects) == 1) {
@@ -209,6 +213,12 @@ class Accelerator {
   bool sync_gradients() const { return gradients_->sync_gradients(); }
   // The weight of the current batch in the loss of its accumulation window; see backward.
   double loss_weight() const { return gradients_->loss_weight(); }
+  // For a loss over items that only the loop can count, such as rows, tokens or edges: `own` are
+  // those of this process's batch, and the mean over the items of all processes is
+  //     accelerator.backward(accelerator.num_items(own).mean(sum));
+  // The batch that a process without another repeats counts as 0. Batches of an accumulation window
+  // keep their weights in it; see backward. A collective.
+  NumItems num_items(std::int64_t own) const;
   int gradient_accumulation_steps() const { return gradients_->num_steps(); }
   // From the next batch on. Throws UsageError in the middle of a window, or for a number below 1.
   void set_gradient_accumulation_steps(int steps) { gradients_->set_num_steps(steps); }
@@ -456,6 +466,7 @@ class Accelerator {
   Accumulation begin_batch(const std::vector<torch::nn::Module*>& modules);
   void pause(torch::nn::Module& module, Accumulation& accumulation);
   bool needs_autocast(const std::vector<torch::nn::Module*>& modules) const;
+  void backward_with_check(const torch::Tensor& loss);
   void send_buffers_of_frozen() const;
   void warn_of_foreign_gradients();
   // Warns if it throws SystemError, and ends the curves.
@@ -481,6 +492,7 @@ class Accelerator {
   std::shared_ptr<PreparedOptimizers> optimizers_;
   std::vector<std::shared_ptr<AcceleratedScheduler>> schedulers_;
   std::vector<PreparedModule> modules_;
+  std::shared_ptr<LocalLeaves> local_ = std::make_shared<LocalLeaves>();
   mutable bool had_autocast_ = false;
   bool warned_of_gradients_ = false;
   bool curves_end_ = false;

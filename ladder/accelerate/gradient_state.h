@@ -82,6 +82,8 @@ class GradientState {
   // Whether the innermost pass is one over JoinedBatches, and this process's batch a repetition.
   bool is_in_round() const { return rounds().depth == depth(); }
   bool repeats_batch() const { return rounds().weight == 0.0; }
+  // The processes ÷ those that have a batch; 0 for a repetition.
+  double round_weight() const { return rounds().weight; }
 
   std::int64_t backward_calls = 0;  // of Accelerator::backward
   // Whether this one, counted from 1, is of the current batch, and no step followed it yet.

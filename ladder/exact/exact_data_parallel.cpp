@@ -22,6 +22,7 @@
 #include "ladder/core/one_thread.h"
 #include "ladder/exact/exact_sums.h"
 #include "ladder/kernels/weight_products.h"
+#include "ladder/nn/averaged_gradient.h"
 #include "ladder/nn/batch_norm.h"
 #include "ladder/nn/dropout.h"
 #include "ladder/nn/linear.h"
@@ -133,6 +134,9 @@ class ExactDataParallel::Replicas {
         statistics_(statistics_of(model)),
         device_(parameters_.empty() ? torch::Device(torch::kCPU) : parameters_.front().device()),
         sums_(trained_of(parameters_), as_float(statistics_)) {
+    for (const auto& parameter : trained()) {
+      marks_.push_back(AveragedGradient::mark(parameter, model, group_));
+    }
     for (std::int64_t i = 0; i < number_of_threads(); ++i) {
       replicas_.push_back({model.new_like(), {}});
       keep_products(replicas_.back());
@@ -311,7 +315,8 @@ class ExactDataParallel::Replicas {
   const Tensors statistics_;
   const torch::Device device_;
   ExactSums sums_;
-  std::vector<Replica> replicas_;  // one a thread
+  std::vector<Replica> replicas_;             // one a thread
+  std::vector<std::shared_ptr<void>> marks_;  // of the trained parameters
   std::int64_t forwards_ = 0;
 };
 

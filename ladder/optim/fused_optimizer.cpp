@@ -14,6 +14,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
+#include "ladder/nn/averaged_gradient.h"
 #include "ladder/nn/model.h"
 
 namespace ladder {
@@ -201,6 +202,7 @@ void FusedOptimizer::step_scaled(const GradScaling& scaling) {
     throw UsageError::conflict("optimizer", "no parameters",
                                "build the network's layers with register_module");
   }
+  require_averaged(*this);
   if (shard_) return shard_->step(scaling);
   for (const auto& group : param_groups_) step_group(group, scaling);
 }

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 #include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/utils.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
@@ -11,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <string>
@@ -19,6 +21,7 @@
 
 #include "ladder/comm/c10d_group.h"
 #include "ladder/core/error.h"
+#include "ladder/nn/averaged_gradient.h"
 #include "ladder/nn/model.h"
 #include "ladder/parallel/replica_check.h"
 #include "ladder/parallel/version_counter_guard.h"
@@ -48,10 +51,6 @@ Trained trained_parameters(const torch::nn::Module& module, const ProcessGroup& 
     if (!item.tensor.requires_grad()) continue;
     trained.tensors.push_back(item.tensor);
     trained.names.push_back(item.names.front());
-  }
-  if (trained.tensors.empty()) {
-    throw UsageError::conflict("GradientReducer", "the module has no parameters to train",
-                               "use the module without the wrapper");
   }
   return trained;
 }
@@ -93,9 +92,18 @@ void require_unchanged(const std::vector<Role>& roles, bool may_freeze) {
                         ? "the node of the gradient (loading an archive, or to(), replaces it)"
                         : "strides",
                     name),
-        "load weights, freeze parameters, choose device, dtype and memory format first, then wrap "
-        "the model");
+        same_role
+            ? "load weights, choose device, dtype and memory format first, then wrap the model"
+            : "make a new wrapper for each phase of freezing; or wrap the model unfrozen, with "
+              "find_unused_parameters = true, and freeze then");
   }
+}
+
+[[noreturn]] void refuse_inner_backward() {
+  throw UsageError::conflict(
+      kDdp, "a backward within a backward, as of re-entrant gradient checkpointing",
+      "call torch::autograd::grad in the checkpoint's backward, for its inputs and parameters, and "
+      "return the gradients");
 }
 
 // From LibTorch 2.11 on, a last argument lists the sizes of single buckets: none.
@@ -215,21 +223,33 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
     if (pauses == 0 && exchanges()) reducer->prepare_for_backward(outputs);
   }
 
+  // Whether the gradient is a result of torch::autograd::grad, and none of the parameter's grad().
+  bool goes_to_caller(std::size_t index) const {
+    const auto& nodes = *torch::autograd::get_current_graph_task_exec_info();
+    const auto node = nodes.find(accumulator_of(trained.tensors[index]).get());
+    return node != nodes.end() && node->second.captures_ != nullptr;
+  }
+
   // Called from several threads if the parameters are on several devices.
   void gradient_arrived(std::size_t index, const torch::Tensor& gradient) {
+    if (goes_to_caller(index)) return;
     require_dense_gradient(kDdp, trained.names[index], gradient);
     const std::lock_guard lock(mutex);
     const int backward = torch::autograd::get_current_graph_task_id();
     if (std::exchange(in_backward, backward) != backward) {
       if (!std::exchange(is_announced, false)) begin_unannounced();
+      if (expects == Expects::kAverage && group.world_size() > 1) local.note();
       std::fill(seen.begin(), seen.end(), false);
-      torch::autograd::Engine::get_default_engine().queue_callback(
+      const auto end = std::make_shared<std::function<void()>>(
           [self = shared_from_this()] { self->end_backward(); });
+      running = end;
+      torch::autograd::Engine::get_default_engine().queue_callback([end] { (*end)(); });
     }
     seen[index] = true;
   }
 
   void begin_unannounced() {
+    if (expects == Expects::kAverage && !running.expired()) refuse_inner_backward();
     if (options.find_unused_parameters) {
       throw UsageError::conflict(
           kDdp,
@@ -246,6 +266,7 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
     const auto expected = std::exchange(expects, Expects::kNothing);
     if (expected != Expects::kAverage) return;
     if (!options.find_unused_parameters) require_all_seen();
+    local.compare(&module, group);
     if (std::exchange(sends_buffers, false)) broadcast_buffers();
   }
 
@@ -255,6 +276,7 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
       if (!seen[i]) unused.push_back(trained.names[i]);
     }
     if (unused.empty()) return;
+    if (torch::autograd::get_current_node() != nullptr) refuse_inner_backward();
     throw DistributedError::of(
         "backward", "a gradient for every parameter",
         fmt::format("none for {}", fmt::join(unused, ", ")),
@@ -279,7 +301,8 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
   GradientReducerOptions options;
   Trained trained;
   std::vector<Role> roles;
-  std::vector<unsigned> hooks;  // one per parameter
+  std::vector<std::shared_ptr<void>> hooks;  // one per parameter
+  LocalLeaves local;
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;  // the reducer calls it, unchecked, if the unused
                                          // parameters are others than before
@@ -291,15 +314,17 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
   std::mutex mutex;
   std::vector<bool> seen;
   Expects expects = Expects::kNothing;
-  bool is_announced = false;   // by after_forward
-  bool sends_buffers = false;  // at the end of this backward
-  int in_backward = -1;        // the engine's number of the last backward
+  bool is_announced = false;                           // by after_forward
+  bool sends_buffers = false;                          // at the end of this backward
+  int in_backward = -1;                                // the engine's number of the last backward
+  std::weak_ptr<const std::function<void()>> running;  // its end, until it has failed or ended
 };
 
 GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
                                  GradientReducerOptions options)
     : impl_(std::make_shared<Impl>(module, std::move(group), std::move(options))) {
   broadcast_replica(module, impl_->group);
+  if (impl_->trained.tensors.empty()) return;  // such as a teacher: nothing to average
   const auto c10d = c10d_group(impl_->group);
   impl_->reducer = make_reducer(impl_->trained, c10d, impl_->options);
   impl_->logger = std::make_shared<c10d::Logger>(impl_->reducer);
@@ -308,18 +333,16 @@ GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
   const auto& hook = impl_->options.comm_hook;
   if (hook) impl_->reducer->register_comm_hook(std::make_unique<ReducerHook>(c10d, *hook));
   for (std::size_t i = 0; i < impl_->trained.tensors.size(); ++i) {
-    impl_->hooks.push_back(impl_->trained.tensors[i].register_hook(
-        [impl = std::weak_ptr(impl_), i](const torch::Tensor& gradient) {
-          if (const auto reducer = impl.lock()) reducer->gradient_arrived(i, gradient);
-        }));
+    impl_->hooks.push_back(
+        AveragedGradient::mark(impl_->trained.tensors[i], module, impl_->group,
+                               [impl = std::weak_ptr(impl_), i](const torch::Tensor& gradient) {
+                                 if (const auto reducer = impl.lock())
+                                   reducer->gradient_arrived(i, gradient);
+                               }));
   }
 }
 
-GradientReducer::~GradientReducer() {
-  for (std::size_t i = 0; i < impl_->hooks.size(); ++i) {
-    impl_->trained.tensors[i].remove_hook(impl_->hooks[i]);
-  }
-}
+GradientReducer::~GradientReducer() { impl_->hooks.clear(); }
 
 GradientReducer::NoSync GradientReducer::no_sync() { return NoSync(impl_->pauses); }
 
@@ -352,6 +375,7 @@ void GradientReducer::broadcast_buffers() { impl_->broadcast_buffers(); }
 
 std::vector<std::int64_t> GradientReducer::bucket_bytes() const {
   std::vector<std::int64_t> sizes;
+  if (impl_->reducer == nullptr) return sizes;
   for (const auto& bucket : impl_->reducer->get_grad_buckets()) {
     sizes.push_back(static_cast<std::int64_t>(bucket.getBuffer().nbytes()));
   }

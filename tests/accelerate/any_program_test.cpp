@@ -18,6 +18,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/types.h>
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -26,9 +27,11 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ladder/accelerate/accelerator.h"
+#include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
 #include "ladder/data/tensor_dataset.h"
 #include "ladder/nn/random_scope.h"
@@ -40,6 +43,7 @@
 #include "tests/support/relative_difference.h"
 #include "tests/support/small_net.h"
 #include "tests/support/training.h"
+#include "tests/support/two_layers.h"
 
 namespace ladder {
 namespace {
@@ -180,6 +184,99 @@ TEST(Prepare, TakesAnOptimizerWhoseFirstGroupIsEmpty) {
     auto [model, optimizer] = accelerator->prepare(net, adamw);
     EXPECT_EQ(optimizer->param_groups().size(), 2);
     EXPECT_NO_THROW(accelerator->save_state(ranks.folder().file("checkpoint")));
+  });
+}
+
+TEST(Prepare, SavesAnOptimizerOfTwoNetworks) {
+  for (const int processes : {1, 2}) {
+    run_accelerators(processes, [](Accelerators& ranks) {
+      const auto run = [&](int steps, const std::string& load, const std::string& save) {
+        const auto accelerator = ranks.make();
+        torch::manual_seed(3);
+        torch::nn::Linear one(3, 2);
+        const auto other = std::make_shared<TwoLayers>();
+        auto all = one->parameters();
+        for (const auto& parameter : other->parameters()) all.push_back(parameter);
+        AdamW adamw(all, {});
+        auto [a, b, optimizer] = accelerator->prepare(one, other, adamw);
+        if (!load.empty()) accelerator->load_state(load);
+        for (int step = 0; step < steps; ++step) {
+          const auto loss = a->forward(torch::ones({2, 3})).square().sum();
+          accelerator->backward(loss + b->forward(torch::ones({2, 2})).square().mean());
+          optimizer->step();
+          optimizer->zero_grad();
+        }
+        if (!save.empty()) accelerator->save_state(save);
+        return flat(all);
+      };
+      const auto folder = ranks.folder().file("checkpoint");
+      run(2, "", folder);
+      EXPECT_TRUE(torch::equal(run(3, folder, ""), run(5, "", "")));
+      const auto file = load_safetensors(folder + "/optimizer.safetensors");
+      EXPECT_TRUE(file.tensors.contains("model.weight.exp_avg"));
+      EXPECT_TRUE(file.tensors.contains("model_1.a.bias.exp_avg"));
+    });
+  }
+}
+
+// Of two networks in one loss or with a loss each, the second is not prepared; nor, with `plain`,
+// its optimizer.
+void train_unprepared(Accelerators& ranks, bool in_one_loss, bool plain, bool is_stepped = true) {
+  const auto accelerator = ranks.make();
+  torch::manual_seed(3);
+  torch::nn::Linear one(3, 3);
+  torch::nn::Linear two(3, 3);
+  torch::optim::SGD own(two->parameters(), 0.1);
+  auto [net, sgd] = accelerator->prepare(one, torch::optim::SGD(one->parameters(), 0.1));
+  const auto prepared = plain ? nullptr : accelerator->prepare(own);
+  for (int step = 0; step < 3; ++step) {
+    const auto x = torch::ones({1, 3}) * (1 + accelerator->process_index());
+    const auto loss_of_one = net->forward(x).sum();
+    if (!in_one_loss) accelerator->backward(loss_of_one);
+    accelerator->backward(two(in_one_loss ? net->forward(x) : x).sum());
+    if (in_one_loss) sgd->step();
+    if (is_stepped) plain ? own.step() : prepared->step();
+    if (is_stepped) own.zero_grad();
+    sgd->zero_grad();
+  }
+}
+
+TEST(Prepare, RefusesToTrainANetworkThatIsNotPrepared) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    for (const bool in_one_loss : {true, false}) {
+      for (const bool plain : {true, false}) {
+        EXPECT_ERROR(train_unprepared(ranks, in_one_loss, plain), UsageError,
+                     "nothing averages the gradient of a tensor of shape [3, 3]",
+                     "or prepare its network");
+      }
+      EXPECT_NO_THROW(train_unprepared(ranks, in_one_loss, /*plain=*/true, /*is_stepped=*/false));
+    }
+  });
+  run_accelerators(1, [](Accelerators& ranks) {
+    EXPECT_NO_THROW(train_unprepared(ranks, /*in_one_loss=*/true, /*plain=*/false));
+  });
+}
+
+// Other weights on each process become those of the first.
+TEST(Prepare, TakesATeacherThatIsFrozen) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    torch::manual_seed(accelerator->is_main_process() ? 3 : 4);
+    torch::nn::Linear module(3, 2);
+    auto teacher = std::make_shared<TwoLayers>();
+    for (auto& parameter : teacher->parameters()) {
+      const torch::NoGradGuard no_grad;
+      parameter.set_requires_grad(false).add_(accelerator->process_index());
+    }
+    for (auto& parameter : module->parameters()) parameter.set_requires_grad(false);
+    auto [a, b] = accelerator->prepare(module, teacher);
+    const auto student = accelerator->prepare(std::make_shared<TwoLayers>());
+    for (int step = 0; step < 2; ++step) {
+      const auto target = b->forward(torch::ones({2, 2}));
+      accelerator->backward((student->forward(torch::ones({2, 2})) - target).square().mean());
+    }
+    const auto weights = torch::cat({flat_weights(*a), flat_weights(*b)});
+    EXPECT_TRUE(torch::equal(weights, accelerator->broadcast(weights)));
   });
 }
 
@@ -398,14 +495,74 @@ TEST(JoinedBatches, DropAWindowThatTheirPassDidNotEnd) {
   });
 }
 
+// A mean over rows of 4, 10 and 1 sample, in the rounds of two processes.
+TEST(JoinedBatches, CountTheItemsOfTheirLastRound) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    torch::nn::Linear net(1, 1);
+    accelerator->prepare(net);
+    std::list<torch::Tensor> batches = {torch::ones({4, 1}), torch::ones({10, 1}),
+                                        torch::ones({1, 1})};
+    std::vector<std::int64_t> counts;
+    for (const torch::Tensor& rows : accelerator->prepare(batches)) {
+      const auto accumulation = accelerator->accumulate(*net);
+      const auto items = accelerator->num_items(rows.size(0));
+      counts.push_back(items.global);
+      net->zero_grad();
+      accelerator->backward(items.mean(net->forward(rows).sum()));
+      EXPECT_FLOAT_EQ(net->bias.grad().item<float>(), 1.0F);
+    }
+    EXPECT_EQ(counts, (std::vector<std::int64_t>{14, 1}));
+    EXPECT_EQ(accelerator->num_items(0).global, 1) << "nothing to divide";
+  });
+}
+
+struct Graph {
+  torch::Tensor nodes;
+  std::vector<std::pair<int, std::string>> edges;
+  std::optional<double> label;
+};
+struct Labelled : Graph {
+  int id = 0;
+};
+class Opaque {
+ public:
+  explicit Opaque(torch::Tensor tensor) : tensor_(std::move(tensor)) {}
+  std::vector<torch::Tensor> tensors() const { return {tensor_}; }
+
+ private:
+  torch::Tensor tensor_;
+};
+
 // As those of a loader of torch::data that shuffles by generators in different states.
 TEST(JoinedBatches, RefuseOtherBatchesOnEachProcess) {
   run_accelerators(2, [](Accelerators& ranks) {
     const auto accelerator = ranks.make();
-    std::list<torch::Tensor> own = {torch::full({1}, accelerator->process_index())};
-    EXPECT_ERROR(static_cast<void>(accelerator->prepare(own).begin()), UsageError,
-                 "the processes read other first batches; hint: before each pass");
-    static_cast<void>(accelerator->join(own).begin());
+    const int rank = accelerator->process_index();
+    const auto refuses = [&](auto first) {
+      std::vector own = {first};
+      EXPECT_ERROR(static_cast<void>(accelerator->prepare(own).begin()), UsageError,
+                   "the processes read other first batches; hint: before each pass");
+      static_cast<void>(accelerator->join(own).begin());
+    };
+    const auto other = torch::full({1}, rank);
+    const auto same = torch::ones({1});
+    struct Numbered {
+      torch::Tensor x;
+      int id;
+    };
+    refuses(other);
+    refuses(Numbered{other, 0});
+    refuses(Numbered{same, rank});
+    refuses(Graph{same, {{1, rank == 0 ? "a" : "b"}}, {}});
+    refuses(Graph{same, {}, rank + 0.5});
+    refuses(std::tuple{same, std::make_shared<int>(rank)});
+    refuses(std::array{same, other});
+    refuses(Batch{.inputs = same, .targets = other});
+    refuses(Opaque(other));
+    refuses(torch::data::Example<>(same, other));
+    std::vector equal(2, Labelled{Graph{same, {{1, "a"}}, 0.5}, 0});
+    EXPECT_NO_THROW(static_cast<void>(accelerator->prepare(equal).begin()));
   });
 }
 

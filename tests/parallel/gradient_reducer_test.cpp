@@ -2,6 +2,7 @@
 #include "ladder/parallel/gradient_reducer.h"
 
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/embedding.h>
@@ -11,6 +12,8 @@
 #include <torch/utils.h>
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -371,21 +374,43 @@ TEST_ON_RANKS(CheckReplicas, FindsARankThatDriftedAtTheNextCheckOnEveryRank, 3) 
 
 TEST_ON_RANKS(GradientReducer, RefusesAParameterThatHasChangedAtTheNextForward, 2) {
   using Change = void (*)(torch::Tensor& weight);
-  const std::tuple<bool, Change, const char*> cases[] = {
-      {true, [](auto& weight) { weight.set_requires_grad(true); }, "requires_grad of"},
-      {false, [](auto& weight) { weight.set_requires_grad(false); }, "requires_grad of"},
+  const char* const for_phases =
+      "a new wrapper for each phase of freezing; or wrap the model "
+      "unfrozen, with find_unused_parameters = true";
+  const std::tuple<bool, Change, const char*, const char*> cases[] = {
+      {true, [](auto& weight) { weight.set_requires_grad(true); }, "requires_grad of", for_phases},
+      {false, [](auto& weight) { weight.set_requires_grad(false); }, "requires_grad of",
+       for_phases},
       {false, [](auto& weight) { weight.set_data(weight.detach().t().contiguous().t()); },
-       "strides of"},
+       "strides of", "memory format first"},
       {false, [](auto& weight) { weight.set_data(weight.detach().to(torch::kFloat64)); },
-       "the node of the gradient (loading an archive, or to(), replaces it) of"}};
-  for (const auto& [frozen, change, what] : cases) {
+       "the node of the gradient (loading an archive, or to(), replaces it) of", "dtype"}};
+  for (const auto& [frozen, change, what, hint] : cases) {
     Pair pair;
     pair.spare->weight.set_requires_grad(!frozen);
     Reducer reducer(pair, group);
     run_pair_backward(reducer, pair, group.rank());
     change(pair.spare->weight);
     EXPECT_ERROR(run_pair_backward(reducer, pair, group.rank()), UsageError,
-                 std::string(what) + " spare.weight changed after construction");
+                 std::string(what) + " spare.weight changed after construction", hint);
+  }
+}
+
+// A wrapper per phase, and all phases with one.
+TEST_ON_RANKS(GradientReducer, TrainsAHeadBehindAFrozenEncoder, 2) {
+  for (const bool by_option : {false, true}) {
+    Pair pair;
+    std::optional<Reducer> reducer;
+    for (const bool frozen : {false, true, false}) {
+      pair.left->weight.set_requires_grad(!frozen);
+      if (!by_option || !reducer) {
+        reducer.reset();
+        reducer.emplace(pair, group, GradientReducerOptions{.find_unused_parameters = by_option});
+      }
+      for (int step = 0; step < 2; ++step) run_pair_backward(*reducer, pair, group.rank());
+      EXPECT_EQ(pair.left->weight.grad().defined(), !frozen);
+      EXPECT_TRUE(equal_on_all_ranks(pair.right->weight.grad(), group));
+    }
   }
 }
 
@@ -402,8 +427,120 @@ TEST_ON_RANKS(GradientReducer, DoesNotWaitForFrozenParameters, 2) {
   run_pair_backward(reducer, pair, group.rank());
   EXPECT_FALSE(pair.spare->weight.grad().defined());
   EXPECT_TRUE(equal_on_all_ranks(pair.left->weight.grad(), group));
-  for (auto& parameter : pair.parameters()) parameter.set_requires_grad(false);
-  EXPECT_ERROR(Reducer(pair, group), UsageError, "the module has no parameters to train");
+}
+
+// As on one rank. All have its weights, and backwards through it send nothing.
+TEST_ON_RANKS(GradientReducer, WrapsATeacherThatIsFrozenFromTheBeginning, 2) {
+  const auto teacher = small_net();
+  for (auto& parameter : teacher->parameters()) {
+    const torch::NoGradGuard no_grad;
+    parameter.set_requires_grad(false).add_(group.rank());
+  }
+  const auto model = wrapped(teacher, group);
+  model->eval();
+  require_equal_replicas(*model, group);
+  EXPECT_EQ(model->reducer().bucket_bytes(), Bytes());
+  auto images = random_batch(2).inputs.only().set_requires_grad(true);
+  if (group.rank() == 0) model->forward(images).sum().backward();
+  EXPECT_EQ(images.grad().defined(), group.rank() == 0);
+}
+
+// Computes its part again in the backward.
+struct Reentrant : torch::autograd::Function<Reentrant> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context,
+                               const torch::Tensor& input, torch::nn::LinearImpl* layer) {
+    context->save_for_backward({input});
+    context->saved_data["layer"] = reinterpret_cast<std::int64_t>(layer);
+    return layer->forward(input);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    const torch::AutoGradMode with_gradients(true);
+    auto* const layer =
+        reinterpret_cast<torch::nn::LinearImpl*>(context->saved_data["layer"].toInt());
+    const auto input = context->get_saved_variables().at(0).detach().requires_grad_();
+    layer->forward(input).backward(gradients.at(0));
+    return {input.grad(), torch::Tensor()};
+  }
+};
+
+TEST_ON_RANKS(GradientReducer, RefusesABackwardWithinABackward, 2) {
+  for (const auto& [is_first, find_unused] :
+       {std::pair{true, false}, {false, false}, {false, true}}) {
+    Pair pair;
+    Reducer reducer(pair, group, {.find_unused_parameters = find_unused});
+    const auto x = torch::ones({1, 3}, torch::requires_grad());
+    const auto other = pair.right(torch::ones({1, 4})).sum();
+    const auto output = reducer.forward([&, first = is_first] {  // of the backward
+      return first ? Reentrant::apply(pair.left(x), pair.spare.get())
+                   : pair.spare(Reentrant::apply(x, pair.left.get()));
+    });
+    EXPECT_ERROR((output.sum() + other).backward(), UsageError, "a backward within a backward",
+                 "call torch::autograd::grad in the checkpoint");
+  }
+}
+
+using MakeOptimizer =
+    std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::Tensor>)>;
+
+const MakeOptimizer kOptimizers[] = {
+    [](auto all) { return std::make_unique<SGD>(all, SgdOptions{.lr = 0.1}); },
+    [](auto all) { return std::make_unique<torch::optim::SGD>(all, 0.1); }};
+
+// Three steps of a module and of `others`, which the loss multiplies, in one optimizer or in two.
+void train_beside(const ProcessGroup& group, const MakeOptimizer& make, bool in_one,
+                  const std::function<torch::Tensor(torch::nn::Module& net)>& other_of,
+                  const std::function<void(torch::Tensor& other)>& before_step = {}) {
+  torch::nn::Linear net(2, 2);
+  const Reducer reducer(*net, group);
+  auto other = other_of(*net);
+  auto all = net->parameters();
+  if (in_one && !other.is_same(all.back())) all.push_back(other);
+  const auto optimizer = make(all);
+  const auto second = make({other});
+  for (int step = 0; step < 3; ++step) {
+    (net(torch::ones({1, 2}) * (group.rank() + 1)).sum() * other.sum()).backward();
+    if (before_step) before_step(other);
+    optimizer->step();
+    if (!in_one) second->step();
+    optimizer->zero_grad();
+    other.mutable_grad().reset();
+  }
+}
+
+TEST_ON_RANKS(AveragedGradient, IsRequiredOfAllThatIsTrained, 2) {
+  const auto tensor = [](auto& /*net*/) { return torch::ones({3}, torch::requires_grad()); };
+  const auto later = [](torch::nn::Module& net) {
+    return net.register_parameter("later", torch::ones({3}));
+  };
+  for (const auto& make : kOptimizers) {
+    for (const bool in_one : {true, false}) {
+      EXPECT_ERROR(train_beside(group, make, in_one, tensor), UsageError,
+                   "nothing averages the gradient of a tensor of shape [3]", "register it in");
+      EXPECT_ERROR(train_beside(group, make, in_one, later), UsageError,
+                   "nothing averages the gradient of later, which differs between the ranks");
+      const auto by_hand = [&](torch::Tensor& other) { group.all_reduce(other.mutable_grad()); };
+      EXPECT_NO_THROW(train_beside(group, make, in_one, tensor, by_hand));
+      EXPECT_NO_THROW(train_beside(ProcessGroup::single(), make, in_one, tensor));
+      torch::nn::Linear local(torch::nn::LinearOptions(3, 1).bias(false));
+      const Reducer alone(*local, ProcessGroup::single());  // weights of this rank alone
+      const auto of_one = [&](auto& /*net*/) { return local->weight; };
+      EXPECT_NO_THROW(train_beside(group, make, in_one, of_one));
+    }
+  }
+}
+
+// Inputs of which the loss takes a gradient, kept or new ones in each step.
+TEST_ON_RANKS(AveragedGradient, IsNotRequiredOfData, 2) {
+  torch::nn::Linear net(2, 2);
+  const Reducer reducer(*net, group);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  const auto points = torch::full({4, 2}, 1.0 * group.rank(), torch::requires_grad());
+  for (int step = 0; step < 5; ++step) {
+    const auto fresh = torch::full({4, 2}, 1.0 * group.rank() + step, torch::requires_grad());
+    EXPECT_NO_THROW(net(points + fresh).square().sum().backward());
+    optimizer.step();
+  }
 }
 
 }  // namespace

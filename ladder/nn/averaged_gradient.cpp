@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/nn/averaged_gradient.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <typeinfo>
+
+#include "ladder/comm/texts.h"
+#include "ladder/core/error.h"
+#include "ladder/core/text.h"
+#include "ladder/nn/state_dict.h"
+
+namespace ladder {
+namespace {
+
+const AveragedGradient* mark_of(const torch::Tensor& leaf) {
+  for (const auto& hook : torch::autograd::impl::hooks(leaf)) {
+    if (const auto* own = dynamic_cast<const AveragedGradient*>(hook.get())) return own;
+  }
+  return nullptr;
+}
+
+std::string name_of(const torch::Tensor& tensor, const torch::nn::Module* module) {
+  const auto parameters = module == nullptr ? torch::OrderedDict<std::string, torch::Tensor>()
+                                            : module->named_parameters();
+  for (const auto& item : parameters) {
+    if (item.value().is_same(tensor)) return item.key();
+  }
+  return fmt::format("a tensor of shape [{}]", fmt::join(tensor.sizes(), ", "));
+}
+
+[[noreturn]] void refuse(const std::string& name) {
+  throw UsageError::conflict(
+      "optimizer",
+      fmt::format("nothing averages the gradient of {}, which differs between the ranks", name),
+      "register it in the module before the wrapper, or prepare its network; for weights of one "
+      "rank alone: GradientReducer(*module, ProcessGroup::single())");
+}
+
+// 16 characters.
+std::string gradient_digest(const torch::Tensor& parameter) {
+  const auto& gradient = parameter.grad();
+  return gradient.defined() ? tensor_digest(gradient.to_dense()) : std::string(16, '-');
+}
+
+}  // namespace
+
+std::shared_ptr<void> AveragedGradient::mark(const torch::Tensor& parameter,
+                                             const torch::nn::Module& module,
+                                             const ProcessGroup& group, Arrived arrived) {
+  // The list of register_hook(), which would clear the mark if it came later.
+  const auto* const meta = torch::autograd::impl::materialize_autograd_meta(parameter);
+  if (meta->cpp_hooks_list_ == nullptr) torch::autograd::impl::create_cpp_hook(parameter);
+  auto* const mark = new AveragedGradient(module, group, std::move(arrived));
+  auto& hooks = torch::autograd::impl::hooks(parameter);
+  hooks.push_back(std::unique_ptr<FunctionPreHook>(mark));
+  return {mark, [parameter](AveragedGradient* own) {
+            std::erase_if(torch::autograd::impl::hooks(parameter),
+                          [own](const auto& hook) { return hook.get() == own; });
+          }};
+}
+
+void require_averaged(const torch::optim::Optimizer& optimizer, const ProcessGroup* group) {
+  const AveragedGradient* mark = nullptr;
+  std::vector<torch::Tensor> others;
+  for (const auto& parameters : optimizer.param_groups()) {
+    for (const auto& parameter : parameters.params()) {
+      if (!parameter.requires_grad()) continue;
+      const auto* const own = mark_of(parameter);
+      if (own == nullptr) others.push_back(parameter);
+      if (own != nullptr && own->group().world_size() > 1) mark = own;
+    }
+  }
+  if (group == nullptr && mark != nullptr) group = &mark->group();
+  if (others.empty() || group == nullptr || group->world_size() == 1) return;
+  std::string digests;
+  for (const auto& parameter : others) digests += gradient_digest(parameter);
+  const auto all = all_gather_text(digests, *group);
+  const auto at = std::ranges::min(all, {}, [&](const std::string& text) {
+    return std::ranges::mismatch(text, digests).in2 - digests.begin();
+  });
+  const auto same = std::ranges::mismatch(at, digests).in2 - digests.begin();
+  if (std::cmp_equal(same, digests.size())) return;
+  refuse(name_of(others[static_cast<std::size_t>(same) / 16], mark ? &mark->module() : nullptr));
+}
+
+void LocalLeaves::note() {
+  noted_.clear();
+  if (backwards_++ < next_) return;
+  for (auto* const node : *torch::autograd::get_current_graph_task_nodes_in_graph()) {
+    if (typeid(*node) != typeid(torch::autograd::AccumulateGrad)) continue;
+    const auto& leaf = static_cast<torch::autograd::AccumulateGrad*>(node)->variable;
+    if (leaf.requires_grad() && mark_of(leaf) == nullptr) noted_.push_back(leaf);
+  }
+}
+
+void LocalLeaves::compare(const torch::nn::Module* module, const ProcessGroup& group) {
+  const torch::NoGradGuard no_grad;
+  std::erase_if(known_, [](const auto& each) { return each.second.tensor.expired(); });
+  std::string lines;
+  for (const auto& leaf : std::exchange(noted_, {})) {
+    const auto size = leaf.abs().square().sum(torch::kDouble);
+    Known now{c10::weak_intrusive_ptr<c10::TensorImpl>(leaf.getIntrusivePtr()), size};
+    const auto [place, is_new] = known_.try_emplace(leaf.unsafeGetTensorImpl(), std::move(now));
+    if (is_new) continue;
+    const bool changed = !torch::equal(std::exchange(place->second.size, size), size);
+    lines +=
+        fmt::format("{}{} {}\n", changed ? '+' : '=', tensor_digest(leaf), name_of(leaf, module));
+  }
+  if (lines.empty()) return;
+  const auto all = all_gather_text(lines, group);
+  bool changed = false;
+  for (const auto& line : split(fmt::format("{}", fmt::join(all, "")), '\n')) {
+    if (!line.starts_with('+')) continue;
+    changed = true;
+    const auto has_it = [&](const auto& text) { return text.find(line.substr(1)) != text.npos; };
+    if (!std::ranges::all_of(all, has_it)) refuse(line.substr(line.find(' ') + 1));
+  }
+  if (!changed) next_ = 2 * backwards_;
+}
+
+}  // namespace ladder
