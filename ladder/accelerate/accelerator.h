@@ -136,8 +136,9 @@ class Accelerator {
   //
   // Throws UsageError for an optimizer or a dtype that no checkpoint could save. With a
   // project_dir, the first backward throws for an optimizer whose models are not prepared; on
-  // several processes, the first step of an optimizer with parameters whose gradients nothing
-  // averages (averaged_gradient.h), or the second backward if that optimizer is not prepared.
+  // several processes, the first step of an optimizer with parameters whose gradients no
+  // wrapper averages (averaged_gradient.h), or the second backward if that optimizer is not
+  // prepared.
   template <typename... Objects>
   auto prepare(Objects&&... objects) {
     if constexpr (sizeof...(Objects) == 1) {

@@ -39,7 +39,7 @@ std::string name_of(const torch::Tensor& tensor, const torch::nn::Module* module
 [[noreturn]] void refuse(const std::string& name) {
   throw UsageError::conflict(
       "optimizer",
-      fmt::format("nothing averages the gradient of {}, which differs between the ranks", name),
+      fmt::format("no wrapper averages the gradient of {}, which differs between the ranks", name),
       "register it in the module before the wrapper, or prepare its network; for weights of one "
       "rank alone: GradientReducer(*module, ProcessGroup::single())");
 }

@@ -51,11 +51,12 @@ struct GradientReducerOptions {
 //
 // A training forward or backward throws UsageError for a parameter whose requires_grad, strides or
 // node of autograd have changed since, the last by torch::load or to(): its gradient would stay
-// local, or be averaged with other elements. All parameters may be frozen, also before, as those of a
-// teacher, and single ones with find_unused_parameters; or make a new reducer for each phase.
+// local, or be averaged with other elements. All parameters may be frozen, also before, as those of
+// a teacher, and single ones with find_unused_parameters; or make a new reducer for each phase.
 //
-// A backward throws it for weights beside the module's that are trained, and that nothing averages;
-// see averaged_gradient.h. A backward within a backward must not have the parameters' gradients.
+// A backward throws it for weights beside the module's that are trained and that no wrapper
+// averages; see averaged_gradient.h. A backward within a backward must not have the parameters'
+// gradients.
 //
 // Backward throws for parameters without a gradient, which it names, unless find_unused_parameters
 // is set. With that option, forward() must run the module. Sparse gradients, as those of
