@@ -301,17 +301,17 @@ Accelerator::Accumulation Accelerator::begin_batch(const std::vector<torch::nn::
 
 void Accelerator::pause(torch::nn::Module& module, Accumulation& accumulation) {
   if (auto* const replicated = dynamic_cast<ReplicatedModel*>(&module)) {
-    accumulation.pauses_.emplace_back(new auto(replicated->no_sync()));
+    accumulation.pauses_.push_back(replicated->no_sync());
   }
   for (const auto& own : modules_) {
     if (own.module.get() != &module || own.reducer == nullptr) continue;
-    accumulation.pauses_.emplace_back(new auto(own.reducer->no_sync()));
+    accumulation.pauses_.push_back(own.reducer->no_sync());
   }
 }
 
-Accelerator::Accumulation Accelerator::no_sync(torch::nn::Module& module) {
+Accelerator::Accumulation Accelerator::no_sync(torch::nn::Module& module, bool when) {
   Accumulation accumulation;
-  pause(module, accumulation);
+  if (when) pause(module, accumulation);
   return accumulation;
 }
 

@@ -194,7 +194,7 @@ class Accelerator {
 
    private:
     friend class Accelerator;
-    std::vector<std::unique_ptr<GradientReducer::NoSync>> pauses_;
+    std::vector<GradientReducer::NoSync> pauses_;
     std::unique_ptr<Autocast> autocast_;  // for modules that are no Models
   };
   template <typename... Modules>
@@ -207,8 +207,9 @@ class Accelerator {
     }
   }
 
-  // While it lives, backward does not synchronise gradients: for a loop with its own windows.
-  [[nodiscard]] Accumulation no_sync(torch::nn::Module& module);
+  // While it lives, backward does not synchronise gradients: for a loop with its own windows, such
+  // as no_sync(*model, i + 1 < parts). False pauses nothing.
+  [[nodiscard]] Accumulation no_sync(torch::nn::Module& module, bool when = true);
 
   // Whether a step follows the current batch.
   bool sync_gradients() const { return gradients_->sync_gradients(); }

@@ -346,7 +346,7 @@ torch::Tensor ExactDataParallel::forward(const Inputs& inputs) {
   for (const auto& [name, tensor] : inputs) leaves.push_back(tensor);
   for (const auto& parameter : replicas_->trained()) leaves.push_back(parameter);
   const auto forward = [&] {
-    auto pass = replicas_->forward(*module_, inputs, /*sync=*/pauses_ == 0, /*with_grad=*/true);
+    auto pass = replicas_->forward(*module_, inputs, /*sync=*/*pauses_ == 0, /*with_grad=*/true);
     pass->backward = [replicas = replicas_, own = pass.get()](const torch::Tensor& gradient) {
       return replicas->backward(*own, gradient);
     };

@@ -87,8 +87,8 @@ class ExactDataParallel : public ReplicatedModel {
   // For gradient accumulation, as GradientReducer::no_sync: backwards of forwards that run while
   // the result lives keep their sums in integers, and give the parameters no gradients; the next
   // backward adds them. forget() drops such sums.
-  [[nodiscard]] GradientReducer::NoSync no_sync() override {
-    return GradientReducer::NoSync(pauses_);
+  [[nodiscard]] GradientReducer::NoSync no_sync(bool when = true) override {
+    return {pauses_, when};
   }
   void forget() override;
 
@@ -98,7 +98,7 @@ class ExactDataParallel : public ReplicatedModel {
   class Replicas;
 
   std::shared_ptr<Replicas> replicas_;
-  int pauses_ = 0;  // NoSync in effect
+  std::shared_ptr<int> pauses_ = std::make_shared<int>(0);  // NoSync in effect
 };
 
 }  // namespace ladder

@@ -54,7 +54,9 @@ class DistributedDataParallel : public ReplicatedModel {
   void train(bool on = true) override;
 
   // See GradientReducer::no_sync.
-  [[nodiscard]] GradientReducer::NoSync no_sync() override { return reducer_->no_sync(); }
+  [[nodiscard]] GradientReducer::NoSync no_sync(bool when = true) override {
+    return reducer_->no_sync(when);
+  }
 
   GradientReducer& reducer() { return *reducer_; }
 

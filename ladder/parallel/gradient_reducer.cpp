@@ -198,7 +198,7 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
   // Before the forward that the caller announces, or else in the backward.
   void begin() {
     require_unchanged(roles, options.find_unused_parameters);
-    if (pauses == 0 && exchanges()) reducer->prepare_for_forward();
+    if (*pauses == 0 && exchanges()) reducer->prepare_for_forward();
     if (rebuild_buckets()) share_buckets();
     const std::int64_t interval = options.check_replicas;
     if (interval > 0 && forwards++ % interval == 0) require_equal_parameters(module, group);
@@ -219,8 +219,8 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void expect_backward(const std::vector<torch::Tensor>& outputs) {
-    expects = pauses == 0 ? Expects::kAverage : Expects::kLocalSum;
-    if (pauses == 0 && exchanges()) reducer->prepare_for_backward(outputs);
+    expects = *pauses == 0 ? Expects::kAverage : Expects::kLocalSum;
+    if (*pauses == 0 && exchanges()) reducer->prepare_for_backward(outputs);
   }
 
   // Whether the gradient is a result of torch::autograd::grad, and none of the parameter's grad().
@@ -306,7 +306,8 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;  // the reducer calls it, unchecked, if the unused
                                          // parameters are others than before
-  int pauses = 0;                        // NoSync in effect
+  // NoSync in effect
+  std::shared_ptr<int> pauses = std::make_shared<int>(0);
   bool buffers_before_forward = false;
   bool sync_buffers = true;  // as in Python, false in the forward after a no_sync one
   std::int64_t forwards = 0;
@@ -344,7 +345,7 @@ GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
 
 GradientReducer::~GradientReducer() { impl_->hooks.clear(); }
 
-GradientReducer::NoSync GradientReducer::no_sync() { return NoSync(impl_->pauses); }
+GradientReducer::NoSync GradientReducer::no_sync(bool when) { return {impl_->pauses, when}; }
 
 void GradientReducer::before_forward() {
   if (!torch::GradMode::is_enabled() || impl_->is_frozen()) return;
@@ -359,7 +360,7 @@ void GradientReducer::after_forward(std::vector<torch::Tensor> outputs) {
     throw UsageError::conflict(kDdp, "the forward returned no tensor",
                                "return the output, from which the loss is computed");
   }
-  impl_->sync_buffers = impl_->pauses == 0;
+  impl_->sync_buffers = *impl_->pauses == 0;
   impl_->is_announced = true;
   impl_->in_backward = -1;
   impl_->sends_buffers = impl_->options.broadcast_buffers && !impl_->buffers_before_forward;

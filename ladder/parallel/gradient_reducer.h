@@ -99,22 +99,35 @@ class GradientReducer {
   void after_forward(std::vector<torch::Tensor> outputs);
 
   // For gradient accumulation: gradients of a backward, or of a forward(), that runs while the
-  // result lives are added up locally and not sent.
+  // result lives are added up locally and not sent. The next backward outside averages the sum.
   //
-  //     { auto pause = reducer.no_sync(); ...forward and backward of micro-batch 1... }
-  //     ...forward and backward of micro-batch 2: the sum of both is averaged
+  //     for (int i = 0; i < count; ++i) {
+  //       const auto pause = reducer.no_sync(i + 1 < count);  // false pauses nothing
+  //       ...forward and backward of micro-batch i
+  //     }
+  //
+  // It can be moved, so it may be in a std::optional. One that is assigned to ends before.
   class NoSync {
    public:
+    NoSync() = default;
     // `pauses`: how many are in effect. They may end in any order.
-    explicit NoSync(int& pauses) : pauses_(&pauses) { ++*pauses_; }
-    ~NoSync() { --*pauses_; }
-    NoSync(const NoSync&) = delete;
-    NoSync& operator=(const NoSync&) = delete;
+    NoSync(std::shared_ptr<int> pauses, bool when) : pauses_(when ? std::move(pauses) : nullptr) {
+      if (pauses_) ++*pauses_;
+    }
+    ~NoSync() {
+      if (pauses_) --*pauses_;
+    }
+    NoSync(NoSync&&) = default;
+    NoSync& operator=(NoSync&& other) noexcept {
+      const auto ends = std::move(*this);
+      pauses_ = std::move(other.pauses_);
+      return *this;
+    }
 
    private:
-    int* pauses_;
+    std::shared_ptr<int> pauses_;
   };
-  [[nodiscard]] NoSync no_sync();
+  [[nodiscard]] NoSync no_sync(bool when = true);
 
   // Sends rank 0's buffers to all ranks: after training forwards without a backward, and before an
   // evaluation after them. A collective.

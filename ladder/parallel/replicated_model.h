@@ -13,7 +13,7 @@ class ReplicatedModel : public ModelWrapper {
 
   // For gradient accumulation: while the result lives, forwards whose backwards add no gradients
   // over the ranks. The next backward adds theirs too.
-  [[nodiscard]] virtual GradientReducer::NoSync no_sync() = 0;
+  [[nodiscard]] virtual GradientReducer::NoSync no_sync(bool when = true) = 0;
 
   // Drops gradients of such backwards that are not in the parameters' grad().
   virtual void forget() {}

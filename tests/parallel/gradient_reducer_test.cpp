@@ -300,6 +300,13 @@ TEST_ON_RANKS(NoSync, CountsWhereTheBackwardRunsUntilTheOutermostScopeEnds, 2) {
       EXPECT_FALSE(synchronises());
     }
     EXPECT_TRUE(synchronises());
+    std::optional<GradientReducer::NoSync> held;
+    for (const bool pauses : {true, false, true}) {
+      held = model->no_sync(pauses);
+      EXPECT_EQ(synchronises(), !pauses);
+    }
+    held.reset();
+    EXPECT_TRUE(synchronises());
   }
 }
 
