@@ -41,8 +41,9 @@ struct GradientReducerOptions {
 //     auto [score, aux] = module->forward(image, text);
 //     loss(score, aux).backward();  // gradients are averaged now
 //
-// Several forwards may share one backward, and one forward may have several. A backward that needs
-// no gradient of the module, because its parameters are frozen (FreezeGuard), sends nothing.
+// Several forwards may share one backward, and one forward may have several. Nothing is sent by a
+// backward that needs no gradient of the module, because its parameters are frozen (FreezeGuard),
+// or by torch::autograd::grad, which returns this rank's gradients.
 //
 // Collectives: construction, which checks that all ranks built the same module (see
 // replica_check.h) and sends rank 0's parameters and buffers to all; and each backward, which

@@ -213,19 +213,6 @@ void float16() {
   // #endregion float16
 }
 
-void several_backwards() {
-  const auto group = init_process_group({.device = "cpu"});
-  const auto model = std::make_shared<DistributedDataParallel>(std::make_shared<MyNet>(), group);
-  const std::vector<Batch> parts = {first_batch(), first_batch()};
-  // #region no-sync
-  for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
-    const auto pause = model->no_sync();
-    loss_of(model->forward(parts[i].inputs), parts[i].targets).backward();  // added up here
-  }
-  loss_of(model->forward(parts.back().inputs), parts.back().targets).backward();  // sent
-  // #endregion no-sync
-}
-
 void what_travels() {
   const auto group = init_process_group({.device = "cpu"});
   // #region comm-hook
@@ -403,8 +390,8 @@ void trainer() {
 int main() {
   return call_and_report([] {
     for (const auto piece :
-         {process_group, any_module, float16, several_backwards, what_travels, exact_sums,
-          autocast_outside, clipping, three_lines, trainer, loader_of_torch_data}) {
+         {process_group, any_module, float16, what_travels, exact_sums, autocast_outside, clipping,
+          three_lines, trainer, loader_of_torch_data}) {
       spawn([&](int /*rank*/) { piece(); });
     }
     const TemporaryFolder folder;
