@@ -14,6 +14,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -327,6 +328,70 @@ torch::Tensor ppo(const ProcessGroup& group) {
   }
   EXPECT_EQ(updates, 16);
   return torch::cat({flat_weights(*net), torch::tensor({static_cast<float>(updates)})});
+}
+
+// --- A graph network over a range of batches, with another number of nodes in each ---
+
+// One or more graphs: nodes [N, 3], edges [2, E], targets [N].
+struct Graphs {
+  torch::Tensor nodes, edges, targets;
+};
+
+// Those of numbers `begin` to `end`, each a ring.
+Graphs graphs_of(int begin, int end) {
+  Graphs all = {torch::empty({0, 3}), torch::empty({2, 0}, torch::kInt64), {}};
+  for (int number = begin; number < end; ++number) {
+    const std::int64_t size = 3 + 5 * number % 7;
+    const auto from = torch::arange(size);
+    const auto ring = torch::stack({from, (from + 1) % size}) + all.nodes.size(0);
+    auto random = at::detail::createCPUGenerator(static_cast<std::uint64_t>(number));
+    all.nodes = torch::cat({all.nodes, torch::randn({size, 3}, random)});
+    all.edges = torch::cat({all.edges, ring}, 1);
+  }
+  all.targets = all.nodes.prod(1);
+  return all;
+}
+
+struct GraphNet : torch::nn::Module {
+  torch::Tensor forward(const Graphs& graphs) {
+    const auto x = torch::relu(first->forward(graphs.nodes));
+    const auto sent = message->forward(x).index_select(0, graphs.edges[0]);
+    return last->forward(x.index_add(0, graphs.edges[1], sent)).squeeze(1);
+  }
+
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(3, 8));
+  torch::nn::Linear message = register_module("message", torch::nn::Linear(8, 8));
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(8, 1));
+};
+
+// Two graphs per step: of five, the last step has one.
+torch::Tensor graph_network(Accelerator& accelerator) {
+  torch::manual_seed(6);
+  const auto net = std::make_shared<GraphNet>();
+  auto [model, optimizer] = accelerator.prepare(net, torch::optim::SGD(net->parameters(), 0.1));
+  const int per_batch = 2 / accelerator.num_processes();
+  std::vector<Graphs> batches;
+  for (int i = 0; i < 5; i += per_batch)
+    batches.push_back(graphs_of(i, std::min(i + per_batch, 5)));
+  auto loader = accelerator.prepare(batches);
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (const Graphs& batch : loader) {
+      const auto sum = (model->forward(batch) - batch.targets).square().sum();
+      accelerator.backward(accelerator.num_items(batch.nodes.size(0)).mean(sum));
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+  }
+  return flat_weights(*net);
+}
+
+TEST(Recipes, AGraphNetworkOverARangeHasTheWeightsOfOneProcessOnTwo) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto of_two = graph_network(*ranks.make());
+    forget_launcher();
+    Accelerator alone({.cpu = true, .threads = 1, .quiet = true});
+    EXPECT_LE(relative_difference(of_two, graph_network(alone)), 1e-6);
+  });
 }
 
 // --- All of them ---
