@@ -18,6 +18,7 @@
 #include <thread>
 #include <utility>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/core/system_limits.h"
 #include "ladder/core/text.h"
@@ -436,8 +437,7 @@ std::string Checkpoint::file(std::string_view name) const {
 }
 
 Checkpoint open_checkpoint(const std::string& path) {
-  using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + std::chrono::seconds(10);
+  Deadline deadline(std::chrono::seconds(10));
   for (;;) {
     const std::string folder = checkpoint_at(path);
     const std::function<std::string()> hint = [&] { return hint_for(folder); };
@@ -445,7 +445,7 @@ Checkpoint open_checkpoint(const std::string& path) {
     const int error = descriptor ? 0 : errno;
     const auto is_final = [&] {  // false: a writer replaced or removed it meanwhile
       const bool is_refused = error != 0 && error != ENOENT;
-      return is_refused || is_still_at(path, descriptor) || Clock::now() > deadline;
+      return is_refused || is_still_at(path, descriptor) || deadline.passed();
     };
     try {
       if (!descriptor) throw DataError::mismatch(folder, "a checkpoint", describe(error), hint());

@@ -51,9 +51,9 @@ FolderLock::FolderLock(std::string_view where, const std::string& file,
       name_(std::filesystem::path(file).filename()) {
   constexpr int kMillisecondsBetween = 50;
   if (!folder_) throw SystemError::failed("open", folder_of(file), errno);
-  const auto deadline = steady_milliseconds() + wait.count();
+  Deadline deadline(wait);
   while (!try_lock(file)) {
-    if (steady_milliseconds() >= deadline) {
+    if (deadline.passed()) {
       throw UsageError::conflict(where, fmt::format("in use by {}", owner_in(folder_.get(), name_)),
                                  "wait for the end of that run, or name another folder");
     }

@@ -21,6 +21,7 @@
 
 #include "ladder/comm/errors.h"
 #include "ladder/comm/gloo_backend.h"
+#include "ladder/core/clock.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/launch/failure_kind.h"
@@ -149,7 +150,9 @@ void run_with_deadline(std::chrono::milliseconds timeout, const std::string& add
   std::packaged_task<void()> task(std::move(operations));
   auto done = task.get_future();
   std::thread thread(std::move(task));
-  if (done.wait_for(timeout + kForTheirOwnError) == std::future_status::timeout) {
+  Deadline deadline(timeout + kForTheirOwnError);
+  while (done.wait_for(deadline.slice()) == std::future_status::timeout) {
+    if (!deadline.passed()) continue;
     thread.detach();
     throw no_rendezvous(
         address, timed_out(timeout, "an answer"),
@@ -162,13 +165,17 @@ void run_with_deadline(std::chrono::milliseconds timeout, const std::string& add
 
 std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
                                std::chrono::milliseconds timeout) {
-  try {
-    store.wait(keys, timeout);
-    return {};
-  } catch (const std::exception&) {
-    auto missing = missing_keys(store, keys);
-    if (!missing.empty()) exit_barrier(store, keys.front(), keys.size() - missing.size());
-    return missing;
+  Deadline deadline(timeout);
+  while (true) {
+    try {
+      store.wait(keys, deadline.slice());
+      return {};
+    } catch (const std::exception&) {
+      auto missing = missing_keys(store, keys);
+      if (!missing.empty() && !deadline.passed()) continue;
+      if (!missing.empty()) exit_barrier(store, keys.front(), keys.size() - missing.size());
+      return missing;
+    }
   }
 }
 

@@ -163,7 +163,7 @@ void SharedMemory::exchange(const Call& call, std::span<const std::byte> own,
                             const Consume& consume, std::chrono::milliseconds timeout) {
   if (!usable_) fail(call, "an earlier collective failed", "make a new group");
   usable_ = false;
-  const Deadline deadline{.timeout = timeout, .at = steady_clock::now() + timeout};
+  Deadline deadline(timeout);
   const auto publishes = [&](int rank) { return call.from < 0 || rank == call.from; };
   const auto text =
       fmt::format("{} ({}{}{} bytes{})", call.operation, call.form, call.form.empty() ? "" : ", ",
@@ -241,7 +241,7 @@ void SharedMemory::require_same_call(int rank, const std::string& text, const Ca
 
 // `counter` of another rank changes before `ready` does; it may wrap around.
 template <typename Ready>
-void SharedMemory::wait_for(int rank, const Call& call, const Deadline& deadline, Counter& counter,
+void SharedMemory::wait_for(int rank, const Call& call, Deadline& deadline, Counter& counter,
                             const Ready& ready) {
   // A rank that sleeps needs 0.05 to 0.1 ms to wake up, in each of several waits per step. One that
   // yields leaves its CPU to any other that can run.
@@ -262,13 +262,13 @@ void SharedMemory::wait_for(int rank, const Call& call, const Deadline& deadline
     const auto now = steady_clock::now();
     const bool spins = now < spin_until;
     const bool ended = !spins && ::poll(&process, 1, 0) > 0;
-    const bool late = !spins && now >= deadline.at;
+    const bool late = deadline.passed(now);
     const auto before = counter.load(std::memory_order_acquire);
     proceed();
     if (ready()) return;
     if (failed) fail(call, fmt::format("rank {} has failed", rank));
     if (ended) fail(call, fmt::format("rank {} has ended", rank));
-    if (late) fail(call, timed_out(deadline.timeout, fmt::format("rank {}", rank)));
+    if (late) fail(call, timed_out(deadline.timeout(), fmt::format("rank {}", rank)));
     if (spins) {
       std::this_thread::yield();
     } else {
@@ -294,8 +294,9 @@ void SharedMemory::wait(const std::shared_ptr<Transfer>& transfer,
   const Call call{.operation = transfer->sends ? "send" : "recv"};
   if (!usable_) fail(call, "an earlier collective failed", "make a new group");
   try {
-    wait_for(transfer->peer, call, {.timeout = timeout, .at = steady_clock::now() + timeout},
-             counter_of_peer(*transfer), [&] { return transfer->ended(); });
+    Deadline deadline(timeout);
+    wait_for(transfer->peer, call, deadline, counter_of_peer(*transfer),
+             [&] { return transfer->ended(); });
   } catch (...) {
     usable_ = false;
     mark_failed();

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/unique_fd.h"
 
 namespace ladder {
@@ -112,17 +113,13 @@ class SharedMemory {
     int pid = 0;
     Memory memory;  // rank 0
   };
-  struct Deadline {
-    std::chrono::milliseconds timeout;
-    std::chrono::steady_clock::time_point at;
-  };
 
   SharedMemory(int rank, const std::vector<Peer>& peers);
   static std::shared_ptr<std::byte> map(int pid, const Memory& memory, std::size_t bytes);
   void publish(std::span<const std::byte> piece, const std::string& call);
   template <typename Ready>
-  void wait_for(int rank, const Call& call, const Deadline& deadline,
-                std::atomic<std::uint32_t>& counter, const Ready& ready);
+  void wait_for(int rank, const Call& call, Deadline& deadline, std::atomic<std::uint32_t>& counter,
+                const Ready& ready);
   Channel& channel_of(const Transfer& transfer) const;
   std::atomic<std::uint32_t>& counter_of_peer(const Transfer& transfer) const;
   void proceed();

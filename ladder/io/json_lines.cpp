@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/io/atomic_file.h"
 
@@ -103,8 +104,10 @@ void AppendedFile::write(std::string_view bytes) {
 
 void AppendedFile::wait_for_reader() const {
   pollfd pipe{.fd = descriptor_.get(), .events = POLLOUT, .revents = 0};
-  const int ready = ::poll(&pipe, 1, static_cast<int>(patience_.count()));
-  if (ready > 0 || (ready < 0 && errno == EINTR)) return;
+  for (Deadline deadline(patience_); !deadline.passed();) {
+    const int ready = ::poll(&pipe, 1, static_cast<int>(deadline.slice().count()));
+    if (ready > 0 || (ready < 0 && errno == EINTR)) return;
+  }
   throw SystemError::failed("write", path_, ETIMEDOUT,
                             fmt::format("its reader has read nothing for {} s",
                                         static_cast<double>(patience_.count()) / 1000.0));

@@ -39,13 +39,6 @@ std::string_view hint_for_signal(int signal) {
 
 constexpr std::chrono::milliseconds kLeastWait{100};
 
-int milliseconds_until(std::chrono::steady_clock::time_point time) {
-  constexpr std::int64_t kHour = 3'600'000;
-  const auto left =
-      std::chrono::ceil<std::chrono::milliseconds>(time - std::chrono::steady_clock::now());
-  return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, kHour));
-}
-
 }  // namespace
 
 void Supervisor::wait_for_all() {
@@ -60,7 +53,7 @@ void Supervisor::wait_for_events() {
   constexpr int kNoTimeout = -1;
   std::vector<pollfd> watched = {{signals_.fd(), POLLIN, 0}};
   for (const auto& rank : ranks_) watched.push_back({rank.ended_fd(), POLLIN, 0});  // -1: skipped
-  const int timeout = deadline_ ? milliseconds_until(*deadline_) : kNoTimeout;
+  const int timeout = deadline_ ? static_cast<int>(deadline_->slice().count()) : kNoTimeout;
   if (::poll(watched.data(), watched.size(), timeout) <= 0) return;
   if (watched[0].revents != 0) on_signal();
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -97,7 +90,7 @@ void Supervisor::on_failures() {
 }
 
 void Supervisor::on_deadline() {
-  if (!deadline_ || Clock::now() < *deadline_) return;
+  if (!deadline_ || !deadline_->passed()) return;
   if (must_wait()) return enter(phase_, std::max(grace_, kLeastWait));
   if (phase_ == Phase::kWaitingForCause) {
     hung_ = running_ranks();
@@ -143,7 +136,7 @@ void Supervisor::kill_all() {
 
 void Supervisor::enter(Phase phase, std::chrono::milliseconds time) {
   phase_ = phase;
-  deadline_ = Clock::now() + time;
+  deadline_.emplace(time);
 }
 
 std::vector<std::string> Supervisor::running_ranks() const {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ladder/core/clock.h"
 #include "ladder/launch/rank_process.h"
 #include "ladder/launch/signals.h"
 
@@ -59,7 +60,7 @@ class Supervisor {
   std::chrono::milliseconds grace_;
   std::chrono::milliseconds save_timeout_;
   Phase phase_ = Phase::kAllWell;
-  std::optional<Clock::time_point> deadline_;
+  std::optional<Deadline> deadline_;
   std::vector<const RankProcess*> failures_;  // in order of time, up to the end of kWaitingForCause
   std::vector<std::string> hung_;             // ranks that did not fail in kWaitingForCause
   std::vector<std::string> survived_sigterm_;  // ranks that SIGTERM did not end

@@ -2,7 +2,9 @@
 #include "ladder/comm/process_group.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <torch/types.h>
 #include <unistd.h>
 
@@ -623,6 +625,37 @@ TEST(LostRank, ThatIsStoppedEndsTheOthersAfterTheTimeoutAndIsNamed) {
   EXPECT_LT(since(start), milliseconds(10'000));
   EXPECT_NE(end.error.find("rank 1 (stopped) hung"), std::string::npos) << end.error;
   expect_ended_with(end, 4, "all_reduce on rank ");
+}
+
+// Stops both ranks, in this order, for longer than their timeout, and lets them go on.
+[[noreturn]] void stop_and_continue(const std::vector<pid_t>& ranks) {
+  for (const auto rank : ranks) kill(rank, SIGSTOP);
+  poll(nullptr, 0, 1'200);
+  for (const auto rank : ranks) kill(rank, SIGCONT);
+  _exit(0);
+}
+
+// As a paused container does. Rank 1 is on its way meanwhile, and rank 0 waits for it.
+TEST(LostRank, IsNoRankThatWasStoppedTogetherWithTheOthers) {
+  const auto run = [](const ProcessGroup& group) {
+    const auto all = group.all_gather_into_tensor(torch::tensor(getpid(), torch::kInt64));
+    const auto pid = [&](int rank) { return static_cast<pid_t>(all[rank].item<std::int64_t>()); };
+    const auto wait_of = [&](const std::function<void()>& wait) {
+      if (group.rank() == 1) {
+        const auto child = fork();
+        if (child == 0) stop_and_continue({pid(0), pid(1)});
+        waitpid(child, nullptr, 0);
+      }
+      wait();
+    };
+    wait_of([&] { group.barrier(); });
+    wait_of([&] {
+      auto received = torch::zeros({1});
+      group.rank() == 0 ? group.recv(received, 1) : group.send(received, 0);
+    });
+    wait_of([&] { group.monitored_barrier(milliseconds(600)); });
+  };
+  run_ranks(2, run, {.backend = "shm", .timeout = milliseconds(600)});
 }
 
 TEST_P(LostRank, ThatThrowsReleasesTheGroupAndItsErrorIsTheOneReported) {

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <fstream>
@@ -16,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "ladder/core/clock.h"
 #include "ladder/core/memory.h"
 #include "ladder/launch/exit_status.h"
 
@@ -76,6 +78,20 @@ TEST(Stack, ThatIsTooSmallForLibTorchIsAnError) {
               "stack: ulimit -s 8192");
   EXPECT_EXIT(run_with_limit(RLIMIT_STACK, 256 * kKibibyte, 256 * kKibibyte, run),
               ExitedWithCode(0), "^$");
+}
+
+TEST(Deadline, CountsTwoSlicesOfAnyTimeInWhichNothingLookedAtIt) {
+  using std::chrono::milliseconds;
+  const auto start = Deadline::Clock::now();
+  Deadline deadline(milliseconds(1'000));
+  EXPECT_EQ(deadline.slice(), Deadline::kSlice);
+  EXPECT_FALSE(deadline.passed(start + std::chrono::hours(1)));
+  EXPECT_FALSE(deadline.passed(start + std::chrono::hours(2)));
+  EXPECT_EQ(deadline.slice(), Deadline::kSlice);
+  EXPECT_FALSE(deadline.passed(start + std::chrono::hours(2) + milliseconds(199)));
+  EXPECT_EQ(deadline.slice(), milliseconds(1));
+  EXPECT_TRUE(deadline.passed(start + std::chrono::hours(2) + milliseconds(200)));
+  EXPECT_EQ(deadline.slice(), milliseconds(0));
 }
 
 TEST(Hints, EachLimitHasItsOwn) {
