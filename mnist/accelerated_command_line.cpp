@@ -205,7 +205,7 @@ void choose(GroupOptions& options, AcceleratorOptions& accelerator, ProcessOptio
   find_launcher(options, processes);
   accelerator.device = options.device;
   apply_config_file(options, accelerator, processes);
-  complete_nprocs(processes, options.device);
+  complete_nprocs(options, processes);
 }
 
 }  // namespace

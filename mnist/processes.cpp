@@ -9,7 +9,10 @@
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/core/log.h"
+#include "ladder/core/system_limits.h"
+#include "ladder/core/threads.h"
 #include "ladder/launch/launch_environment.h"
+#include "ladder/launch/spawn.h"
 
 namespace mnist {
 namespace {
@@ -69,10 +72,16 @@ void find_launcher(GroupOptions& group, ProcessOptions& processes) {
   group.process_group.device = group.device;
 }
 
-void complete_nprocs(ProcessOptions& processes, const std::string& device) {
-  if (processes.nprocs != 0) return;
-  const int gpus = device == "cpu" ? 0 : visible_gpu_count();
-  processes.nprocs = gpus > 0 ? gpus : kProcessesWithoutGpu;
+void complete_nprocs(const GroupOptions& group, ProcessOptions& processes) {
+  if (processes.nprocs == 0) {
+    const int gpus = group.device == "cpu" ? 0 : visible_gpu_count();
+    processes.nprocs = gpus > 0 ? gpus : kProcessesWithoutGpu;
+  }
+  if (processes.launched || processes.nprocs == 1) return;
+  const auto choice =
+      choose_threads({.requested = group.threads, .local_world_size = processes.nprocs});
+  require_ranks("nprocs", processes.nprocs,
+                kGroupThreads + choice.threads - 1 + 2 * group.data.num_workers);  // train and test
 }
 
 void choose_processes(SingleOptions& options) {
@@ -83,7 +92,7 @@ void choose_processes(SingleOptions& options) {
 void choose_processes(SpawnedOptions& options) {
   choose_processes(static_cast<SingleOptions&>(options));
   options.process_group.device = options.device;
-  complete_nprocs(options, options.device);
+  complete_nprocs(options, options);
 }
 
 void choose_processes(LaunchedOptions& options) {
@@ -93,12 +102,12 @@ void choose_processes(LaunchedOptions& options) {
 
 void choose_processes(AmpOptions& options) {
   find_launcher(options, options);
-  complete_nprocs(options, options.device);
+  complete_nprocs(options, options);
 }
 
 void choose_processes(PipelineRunOptions& options) {
   find_launcher(options, options);
-  complete_nprocs(options, options.device);
+  complete_nprocs(options, options);
 }
 
 }  // namespace mnist

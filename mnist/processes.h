@@ -23,6 +23,6 @@ void choose_processes(Options& options) = delete;
 
 // The parts of choose_processes for a program that starts ranks only if no launcher has.
 void find_launcher(GroupOptions& group, ProcessOptions& processes);
-void complete_nprocs(ProcessOptions& processes, const std::string& device);
+void complete_nprocs(const GroupOptions& group, ProcessOptions& processes);
 
 }  // namespace mnist

@@ -41,6 +41,7 @@
 #include "ladder/launch/failure_kind.h"
 #include "ladder/launch/launch_environment.h"
 #include "ladder/launch/listening_socket.h"
+#include "ladder/launch/spawn.h"
 
 namespace ladder {
 namespace {
@@ -330,13 +331,13 @@ std::string gloo_interface() {
 
 // A library that reaches a limit in the middle of a rendezvous makes other ranks wait.
 void require_resources(const LaunchEnvironment& launch) {
-  constexpr int kThreads = 5;          // of rank 0, which serves the store; the others need 4
   constexpr int kFiles = 20;           // the store, Gloo's loop, files of the program
   constexpr int kFilesOfEachRank = 2;  // two connections; on this machine also two processes
   const auto where = fmt::format("rank {} of {}", launch.rank, launch.world_size);
   require_open_files(where,
                      kFiles + kFilesOfEachRank * (launch.world_size + launch.local_world_size));
-  require_threads(where, kThreads);
+  require_stack(where);
+  require_threads(where, kGroupThreads);
 }
 
 }  // namespace

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/core/system_limits.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,13 +14,15 @@
 #include <iterator>
 #include <latch>
 #include <system_error>
-#include <thread>
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/core/unique_fd.h"
 
 namespace ladder {
 namespace {
+
+constexpr std::size_t kLeastStack = 256 << 10;  // of a thread, for LibTorch
 
 rlimit limit_of(int resource) {
   rlimit limit{};
@@ -32,6 +38,28 @@ rlim_t open_files() {
   std::error_code error;
   const std::filesystem::directory_iterator entries("/proc/self/fd", error);
   return error ? 0 : static_cast<rlim_t>(std::distance(entries, {}));
+}
+
+// Starts `count` threads and ends them. Returns an errno, 0 for success. `stack`: 0 = the default.
+int error_of_threads(int count, std::size_t stack) {
+  std::latch all_started(1);
+  pthread_attr_t attributes;
+  ::pthread_attr_init(&attributes);
+  if (stack != 0) ::pthread_attr_setstacksize(&attributes, stack);
+  const auto wait = [](void* latch) -> void* {
+    static_cast<std::latch*>(latch)->wait();
+    return nullptr;
+  };
+  std::vector<pthread_t> threads;
+  int error = 0;
+  while (error == 0 && std::ssize(threads) < count) {
+    error = ::pthread_create(&threads.emplace_back(), &attributes, wait, &all_started);
+  }
+  if (error != 0) threads.pop_back();
+  all_started.count_down();
+  for (const auto thread : threads) ::pthread_join(thread, nullptr);
+  ::pthread_attr_destroy(&attributes);
+  return error;
 }
 
 }  // namespace
@@ -128,27 +156,39 @@ void require_open_files(std::string_view where, int count) {
 }
 
 void require_stack(std::string_view where) {
-  constexpr rlim_t kNeeded = 256;
   const auto kibibytes = soft_limit(RLIMIT_STACK) >> 10;
-  if (kibibytes >= kNeeded) return;
+  if (kibibytes >= kLeastStack >> 10) return;
   throw SystemError::failed(
-      fmt::format("use {} KiB of stack", kNeeded), where, ENOMEM,
+      fmt::format("use {} KiB of stack", kLeastStack >> 10), where, ENOMEM,
       fmt::format("this process may use {} KiB of stack: ulimit -s 8192", kibibytes));
 }
 
 void require_threads(std::string_view where, int count) {
-  std::latch all_started(1);
-  std::vector<std::jthread> threads;
-  int error = 0;
-  try {
-    for (int i = 0; i < count; ++i) threads.emplace_back([&] { all_started.wait(); });
-  } catch (const std::system_error& refused) {
-    error = refused.code().value();
-  }
-  all_started.count_down();
+  const int error = error_of_threads(count, 0);
   if (error == 0) return;
   throw SystemError::failed(fmt::format("start {} threads", count), where, error,
                             hint_for_processes());
+}
+
+void require_ranks(std::string_view where, int ranks, int threads) {
+  const int others = ranks * (1 + threads) - 1;
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw SystemError::failed("pipe", where, errno);
+  const UniqueFd from_probe(ends[0]);
+  UniqueFd to_parent(ends[1]);
+  const pid_t probe = ::fork();
+  int error = probe < 0 ? errno : 0;
+  if (probe == 0) {
+    error = error_of_threads(others, kLeastStack);  // memory of each process is not that of one
+    ::_exit(::write(to_parent.get(), &error, sizeof error) == sizeof error ? 0 : 1);
+  }
+  to_parent.reset();
+  if (probe > 0 && ::read(from_probe.get(), &error, sizeof error) < 0) error = 0;
+  if (probe > 0) ::waitpid(probe, nullptr, 0);
+  if (error == 0) return;
+  throw SystemError::failed(
+      fmt::format("start {} processes with {} threads each", ranks, 1 + threads), where, error,
+      hint_for_processes());
 }
 
 }  // namespace ladder

@@ -26,7 +26,7 @@ std::string hint_for_processes();
 // Whether `ulimit -v` limits the memory of this process.
 bool is_memory_limited();
 
-// The next three check before the work begins, because libraries that reach a limit wait for each
+// The next four check before the work begins, because libraries that reach a limit wait for each
 // other, or end the process. They throw SystemError (exit code 1) that names `where`.
 
 // Raises the limit of open files, up to the hard one, so that this process can open `count` more.
@@ -37,5 +37,10 @@ void require_stack(std::string_view where);
 
 // Checks that this process can start `count` threads: starts and ends them, 0.05 ms each.
 void require_threads(std::string_view where, int count);
+
+// Checks that `ranks` processes with `threads` threads each, besides their first, can run on this
+// machine at once: starts and ends as many in a process of its own, so this one may still fork. A
+// check by each rank would find the threads free that another one needs next.
+void require_ranks(std::string_view where, int ranks, int threads);
 
 }  // namespace ladder

@@ -5,7 +5,6 @@
 #include <poll.h>
 #include <sys/single_threaded.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -19,6 +18,7 @@
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/core/log.h"
+#include "ladder/core/system_limits.h"
 #include "ladder/launch/exit_status.h"
 #include "ladder/launch/listening_socket.h"
 #include "ladder/launch/rank_process.h"
@@ -49,12 +49,9 @@ void set_environment(int rank, int world_size, const ListeningSocket& store) {
   if (rank == 0) set("LADDER_LISTEN_FD", std::to_string(store.fd()));
 }
 
-// Out of memory, the kernel ends a rank, and not the parent that reports it.
-void prefer_for_out_of_memory() {
-  int score = 0;
-  std::ifstream("/proc/self/oom_score_adj") >> score;
-  std::ofstream("/proc/self/oom_score_adj") << std::min(score + 100, 1000);
-}
+// Out of memory, the kernel ends a rank, and not the parent that reports it. In a container the
+// parent may count more memory: it has loaded the libraries, 350 MB with those of CUDA.
+void prefer_for_out_of_memory() { std::ofstream("/proc/self/oom_score_adj") << 1000; }
 
 // Each process would write the text of a buffer once more.
 void flush_streams() {
@@ -154,6 +151,8 @@ void spawn(const std::function<void(int rank)>& fn, const SpawnOptions& options)
   }
   require_not_launched();
   require_forkable();
+  require_stack("spawn");
+  require_ranks("spawn", options.nprocs, kGroupThreads);
   flush_streams();
   Launch(fn, options).run_all();
 }

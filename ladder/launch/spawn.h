@@ -12,6 +12,9 @@
 
 namespace ladder {
 
+// Threads that a process group starts in a rank: of Gloo, of the store.
+inline constexpr int kGroupThreads = 5;
+
 struct SpawnOptions {
   int nprocs = 2;                         // ranks, 1 to 256, all on this machine
   int master_port = 0;                    // rendezvous port; 0 picks a free one
@@ -31,7 +34,8 @@ struct SpawnOptions {
 //
 // Call it before any tensor operation and any call into CUDA: see require_forkable. Throws
 // UsageError (exit code 2) if this process cannot fork or is a rank of torchrun or mpirun,
-// DistributedError for a port in use, SystemError for a failed fork, after which no rank is left.
+// DistributedError for a port in use, SystemError for a failed fork, after which no rank is left,
+// and before the first one for limits that are too low for all ranks together.
 //
 // The state of a rank:
 //   RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR (127.0.0.1), MASTER_PORT   as under

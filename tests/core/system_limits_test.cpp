@@ -68,6 +68,18 @@ TEST(Threads, ThatCanStartAreEndedAgainAndTheNumberOfProcessesIsNamed) {
   EXPECT_EXIT(run_with_limit(RLIMIT_NPROC, 0, 0, start), ExitedWithCode(1),
               "num_workers: start 2 threads: Resource temporarily unavailable; hint: this user may "
               "have 0 processes and threads .ulimit -u., a container perhaps fewer ");
+  const auto count = [&](rlim_t most) {  // of a user without other processes
+    constexpr uid_t kUnused = 54321;
+    if (::geteuid() != 0 || ::setreuid(kUnused, kUnused) != 0) std::exit(0);
+    const rlimit limit{most, most};
+    ::setrlimit(RLIMIT_NPROC, &limit);
+    require_ranks("spawn", 3, 5);
+  };
+  EXPECT_EXIT(std::exit(call_and_report([&] { count(19); })), ExitedWithCode(0), "^$");
+  if (::geteuid() != 0) return;
+  EXPECT_EXIT(std::exit(call_and_report([&] { count(18); })), ExitedWithCode(1),
+              "^error: spawn: start 3 processes with 6 threads each: Resource temporarily "
+              "unavailable; hint: this user may have 18 processes and threads ");
 }
 
 TEST(Stack, ThatIsTooSmallForLibTorchIsAnError) {

@@ -272,7 +272,6 @@ TEST_F(Spawn, StartsRanksWithFreshSignalsNoInputAndMoreLikelyToEndWhenMemoryRuns
     std::ifstream("/proc/self/oom_score_adj") >> value;
     return value;
   };
-  const int expected = std::min(score() + 100, 1000);
   std::signal(SIGUSR1, [](int) {});
   ignore(SIGUSR2);
   spawn(
@@ -295,8 +294,20 @@ TEST_F(Spawn, StartsRanksWithFreshSignalsNoInputAndMoreLikelyToEndWhenMemoryRuns
       options(1));
   std::signal(SIGUSR1, SIG_DFL);
   std::signal(SIGUSR2, SIG_DFL);
-  EXPECT_EQ(pipe_.all(),
-            "none blocked, default, ignored, own group, no input, " + std::to_string(expected));
+  EXPECT_EQ(pipe_.all(), "none blocked, default, ignored, own group, no input, 1000");
+}
+
+TEST_F(Spawn, TestsTheLimitsOfAllRanksFirst) {
+  Process process([&] {
+    const CapturedStream errors;
+    const rlimit limit{64 << 10, 64 << 10};
+    setrlimit(RLIMIT_STACK, &limit);
+    call_and_report([&] { spawn([&](int) { pipe_.put("a rank "); }, options(2)); }, errors.get());
+    pipe_.put(errors.text());
+    _exit(0);
+  });
+  EXPECT_EQ(process.end(), "exit 0");
+  EXPECT_NE(pipe_.all().find("error: spawn: use 256 KiB of stack: "), std::string::npos);
 }
 
 TEST_F(Spawn, RestoresTheSignalsOfTheCaller) {
