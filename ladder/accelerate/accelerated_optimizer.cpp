@@ -6,6 +6,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/nn/averaged_gradient.h"
+#include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {
 namespace {
@@ -61,7 +62,9 @@ torch::Tensor AcceleratedOptimizer::step(const torch::optim::Optimizer::LossClos
     scaler_->update_later();
   } else {
     in_closure_ = static_cast<bool>(closure);
-    loss = optimizer_->step(closure);
+    const auto step = [&] { loss = optimizer_->step(closure); };
+    const bool watches = dynamic_cast<FusedOptimizer*>(optimizer_.get()) != nullptr;
+    watches ? step() : lost_steps_.watch(*optimizer_, step);
     in_closure_ = false;
     if (closure) require_averaged(*optimizer_, &group_);
   }

@@ -12,6 +12,7 @@
 #include "ladder/accelerate/gradient_state.h"
 #include "ladder/amp/grad_scaler.h"
 #include "ladder/comm/process_group.h"
+#include "ladder/optim/lost_steps.h"
 #include "ladder/optim/lr_scheduler.h"
 
 namespace ladder {
@@ -88,6 +89,7 @@ class AcceleratedOptimizer {
   bool used_foreign_ = false;
   std::optional<std::uint64_t> kept_;  // the same at a zero_grad() that kept them
   std::optional<StepResult> result_;
+  LostSteps lost_steps_;
   std::vector<std::shared_ptr<LrScheduler>> unsettled_;  // of step_unless_skipped
 };
 

@@ -203,8 +203,11 @@ void FusedOptimizer::step_scaled(const GradScaling& scaling) {
                                "build the network's layers with register_module");
   }
   require_averaged(*this);
-  if (shard_) return shard_->step(scaling);
-  for (const auto& group : param_groups_) step_group(group, scaling);
+  const auto step_all = [&] {
+    if (shard_) return shard_->step(scaling);
+    for (const auto& group : param_groups_) step_group(group, scaling);
+  };
+  lost_steps_.watch(*this, step_all, scaling.found_inf);
 }
 
 void FusedOptimizer::consolidate_state_dict() {

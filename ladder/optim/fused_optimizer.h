@@ -19,6 +19,7 @@
 
 #include "ladder/io/json.h"
 #include "ladder/nn/state_dict.h"
+#include "ladder/optim/lost_steps.h"
 
 namespace ladder {
 
@@ -222,6 +223,7 @@ class FusedOptimizer : public torch::optim::Optimizer {
                      StateDict tensors, std::string_view origin) const;
 
   std::shared_ptr<Shard> shard_;  // null: all of it
+  LostSteps lost_steps_;
 };
 
 // An optimizer with one table of its options.

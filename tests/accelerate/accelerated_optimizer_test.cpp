@@ -3,6 +3,7 @@
 #include "ladder/accelerate/accelerated_optimizer.h"
 
 #include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
 #include <torch/types.h>
 
 #include <cstdint>
@@ -72,6 +73,21 @@ TEST(AcceleratedOptimizer, StepsAtTheEndOfAWindowOnly) {
     }
     EXPECT_EQ(parts.steps_of_schedule(), 2);
     EXPECT_FALSE(parts.optimizer().step_was_skipped());
+  });
+}
+
+TEST(AcceleratedOptimizer, WatchesTheStepsOfLibTorchsOptimizers) {
+  run_alone([] {
+    auto weight = torch::ones({1}, torch::dtype(torch::kBFloat16).requires_grad(true));
+    const auto sgd = std::make_shared<torch::optim::SGD>(std::vector{weight}, 1e-3);
+    AcceleratedOptimizer optimizer(
+        sgd, std::make_shared<GradScaler>(GradScalerOptions{.enabled = false}),
+        std::make_shared<GradientState>(1, true), false);
+    weight.mutable_grad() = torch::ones_like(weight);
+    testing::internal::CaptureStderr();
+    optimizer.step();
+    const auto text = testing::internal::GetCapturedStderr();
+    EXPECT_NE(text.find("100 % of the bfloat16 weights"), std::string::npos) << text;
   });
 }
 
