@@ -25,6 +25,7 @@
 #include "ladder/core/versions.h"
 #include "ladder/io/atomic_file.h"
 #include "ladder/io/regular_file.h"
+#include "ladder/io/sha256.h"
 #include "mnist/command_line_parts.h"
 #include "mnist/flags.h"
 #include "mnist/named_files.h"
@@ -497,8 +498,18 @@ void complete(PipelineRunOptions& options, const Flags& flags, const CommandText
   complete_all(options, flags, texts);
 }
 
+// Ranks compare the contents of the file that --load names: its path may differ by machine.
 void share_settings(GroupOptions& options) {
-  options.process_group.settings = settings_of_ranks(options.monitor.settings);
+  auto& settings = options.process_group.settings;
+  settings = settings_of_ranks(options.monitor.settings);
+  const auto file = open_regular_file(options.load);
+  if (!file.problem.empty()) return;  // an error of the load
+  Sha256 digest;
+  read_pieces(file, [&](auto bytes) {
+    digest.update(bytes);
+    return true;
+  });
+  settings["--load"] = "of the file with SHA-256 " + digest.hex_digest().substr(0, 16);
 }
 
 template CommandLine<SingleOptions> parse_command_line(int, const char* const*);

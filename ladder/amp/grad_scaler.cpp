@@ -13,6 +13,7 @@
 #include "ladder/io/json.h"
 #include "ladder/nn/model.h"
 #include "ladder/optim/fused_optimizer.h"
+#include "ladder/optim/network_part.h"
 
 namespace ladder {
 namespace {
@@ -52,17 +53,26 @@ std::string problem_of(const GradScalerOptions& options, std::int64_t tracker) {
   throw UsageError::conflict(kName, problem, hint);
 }
 
-// Grouped for kernel calls, which take the gradients of one device and one dtype.
+std::vector<torch::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<torch::Tensor> all;
+  for (const auto& group : optimizer.param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return all;
+}
+
+// Grouped for kernel calls, which take the gradients of one device and one dtype. None in a stage
+// of a pipeline that is frozen.
 Gradients gradients_of(const torch::optim::Optimizer& optimizer) {
   Gradients gradients;
-  for (const auto& group : optimizer.param_groups()) {
-    for (const auto& parameter : group.params()) {
-      const auto& gradient = parameter.grad();
-      if (!gradient.defined()) continue;
-      require_dense_gradient(kName, "a parameter", gradient);
-      gradients[gradient.device()][gradient.scalar_type()].push_back(gradient);
-    }
+  const auto parameters = parameters_of(optimizer);
+  for (const auto& parameter : parameters) {
+    const auto& gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    require_dense_gradient(kName, "a parameter", gradient);
+    gradients[gradient.device()][gradient.scalar_type()].push_back(gradient);
   }
+  if (gradients.empty() && group_of_parts(parameters)) gradients[parameters.front().device()];
   if (gradients.empty()) {
     refuse("no parameter of this optimizer has a gradient",
            "call scaler.scale(loss).backward() first, on a loss that depends on them");
@@ -70,8 +80,10 @@ Gradients gradients_of(const torch::optim::Optimizer& optimizer) {
   return gradients;
 }
 
-// Multiplies all gradients by `factor`; returns 1 for each device with one that is not finite.
-FoundInf multiply_and_check(const Gradients& gradients, const torch::Tensor& factor) {
+// Multiplies all gradients by `factor`; returns 1 for each device with one that is not finite. In a
+// stage of a pipeline, 1 if there is one in any stage.
+FoundInf multiply_and_check(const Gradients& gradients, const torch::Tensor& factor,
+                            const torch::optim::Optimizer& optimizer) {
   const torch::NoGradGuard no_grad;
   FoundInf found;
   for (const auto& [device, by_dtype] : gradients) {
@@ -81,6 +93,8 @@ FoundInf multiply_and_check(const Gradients& gradients, const torch::Tensor& fac
       at::_amp_foreach_non_finite_check_and_unscale_(tensors, found_inf, there);
     }
   }
+  const auto stages = group_of_parts(parameters_of(optimizer));
+  if (stages) stages->all_reduce(found.begin()->second, ReduceOp::kMax);  // a stage has one device
   return found;
 }
 
@@ -136,6 +150,8 @@ std::vector<torch::Tensor> GradScaler::scale(const std::vector<torch::Tensor>& l
 
 GradScaler::OptimizerState& GradScaler::state_of(const torch::optim::Optimizer& optimizer,
                                                  const char* operation) {
+  const auto parameters = parameters_of(optimizer);
+  if (!scale_.defined() && group_of_parts(parameters)) put_on(parameters.front().device());
   if (!scale_.defined()) {
     throw UsageError::conflict(fmt::format("{}::{}", kName, operation),
                                "no loss was scaled with scale() before",
@@ -162,7 +178,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
            "keep the parameters in float32; Autocast converts them where that is safe");
   }
   const auto inverse = scale_.to(torch::kFloat64).reciprocal().to(torch::kFloat32);
-  state = {Stage::kUnscaled, multiply_and_check(gradients, inverse)};
+  state = {Stage::kUnscaled, multiply_and_check(gradients, inverse, optimizer)};
 }
 
 bool GradScaler::is_unscaled(const torch::optim::Optimizer& optimizer) const {
@@ -197,7 +213,7 @@ StepResult GradScaler::step(torch::optim::Optimizer& optimizer) {
   if (state.stage == Stage::kReady && fused == nullptr) unscale_(optimizer);
   if (state.stage == Stage::kReady) {
     const auto one = scalar_on(scale_.device(), torch::kFloat32, 1.0);
-    state.found_inf = multiply_and_check(gradients_of(optimizer), one);
+    state.found_inf = multiply_and_check(gradients_of(optimizer), one, optimizer);
   }
   const auto found_inf = found_inf_of(state);
   const StepResult result(found_inf);

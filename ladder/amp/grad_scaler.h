@@ -61,6 +61,10 @@ class StepResult {
 //     scaler.step(optimizer);              // divides them, if not done; skips if one is not finite
 //     scaler.update();                     // once per iteration, after all steps: the next scale
 //
+// With a PipelineStage every rank has a scaler: the last one scales the loss, which `stage.step`
+// then returns scaled, and all call the rest. A step is skipped if any stage overflows, so the
+// first of unscale_ and step is a collective.
+//
 // One scaler serves several losses (scale each) and several optimizers (step each, then one
 // update); the scale shrinks if any of them skipped. All ranks skip the same steps without
 // communication: averaging the gradients carries an inf or NaN of one rank to all. bfloat16 needs

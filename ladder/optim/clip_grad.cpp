@@ -5,6 +5,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/nn/model.h"
+#include "ladder/optim/network_part.h"
 
 namespace ladder {
 namespace {
@@ -37,10 +38,15 @@ torch::Tensor clip_grad_norm_(const std::vector<torch::Tensor>& parameters, doub
   require_not_negative("clip_grad_norm_ max_norm", max_norm);
   const torch::NoGradGuard no_grad;
   const auto gradients = gradients_of(parameters);
-  if (gradients.empty()) return torch::zeros({});
-  const auto norms = torch::stack(at::_foreach_norm(gradients, norm_type));
+  const auto stages = group_of_parts(parameters);
+  if (gradients.empty() && !stages) return torch::zeros({});
+  auto norms = gradients.empty() ? parameters.front().new_empty({0})
+                                 : torch::stack(at::_foreach_norm(gradients, norm_type));
+  if (stages) norms = torch::cat(stages->all_gather(norms));  // in the order of the layers
+  if (norms.numel() == 0) return torch::zeros({});
   const auto total = torch::linalg_vector_norm(norms, norm_type);
-  at::_foreach_mul_(gradients, (max_norm / (total + kSmallest)).clamp_max(1.0));
+  if (!gradients.empty())
+    at::_foreach_mul_(gradients, (max_norm / (total + kSmallest)).clamp_max(1.0));
   return total;
 }
 

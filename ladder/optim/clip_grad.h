@@ -10,7 +10,8 @@ namespace ladder {
 // Bounds gradients before the optimizer's step, so that one bad batch moves the weights no further
 // than a good one. Parameters without a gradient do not count; one
 // that is listed twice (tied weights) counts once. All gradients must be on one device.
-// In mixed precision with a GradScaler: call after its unscale_.
+// In mixed precision with a GradScaler: call after its unscale_. With a PipelineStage the norm is
+// that of all stages, so clip_grad_norm_ is a collective.
 
 // Divides all gradients by one number, so that their norm as one long vector is at most `max_norm`.
 // Returns the norm before, a scalar on the device, without waiting for a GPU. A norm of inf or NaN

@@ -5,21 +5,27 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/nn/state_dict.h"
+#include "ladder/optim/network_part.h"
 #include "ladder/parallel/replicated_model.h"
 
 namespace ladder {
 namespace {
 
 constexpr std::int64_t kMostDims = 13;
+constexpr std::int64_t kOfBatch = 4;  // numbers that ranks compare
+constexpr std::size_t kMostHashed = 1 << 16;
 
 // Dtype, memory format, number of dimensions and sizes of a tensor, for a rank that does not know
 // them: [3 + kMostDims].
@@ -71,6 +77,16 @@ std::vector<Batch> micro_batches_of(const Batch& batch, std::int64_t count, std:
   return parts;
 }
 
+// A hash of the first values of a tensor on the CPU; 0 of none, and of one on a GPU, which would
+// wait.
+std::int64_t hash_of(const torch::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_cpu()) return 0;
+  const auto values = tensor.contiguous();
+  const auto* const bytes = static_cast<const char*>(values.const_data_ptr());
+  const auto hash = std::hash<std::string_view>{}({bytes, std::min(values.nbytes(), kMostHashed)});
+  return static_cast<std::int64_t>(hash | 1U);
+}
+
 torch::Device device_of(const torch::nn::Module& module) {
   const auto parameters = module.parameters();
   return parameters.empty() ? torch::Device(torch::kCPU) : parameters.front().device();
@@ -85,9 +101,11 @@ PipelineStage::PipelineStage(std::shared_ptr<Model> layers, ProcessGroup group,
     throw UsageError::out_of_range("micro_batches", options_.micro_batches, "at least 1",
                                    "with 1 the stages work in turn");
   }
+  mark_as_part(module_->parameters(), group_);
 }
 
 torch::Tensor PipelineStage::step(const Batch& batch, const Loss& loss) {
+  batch_ = {batch.size(), hash_of(batch.indices), hash_of(batch.targets)};
   const auto unit = std::max<std::int64_t>(micro_batch_of(*module_), 1);
   const auto parts = micro_batches_of(batch, options_.micro_batches, unit);
   const auto ahead = static_cast<std::size_t>(group_.world_size() - 1 - group_.rank());
@@ -151,6 +169,8 @@ void PipelineStage::run_backward(InFlight micro_batch) {
 
 torch::Tensor PipelineStage::forward(const Inputs& inputs) {
   const torch::NoGradGuard no_grad;
+  const bool has_rows = inputs.begin() != inputs.end() && inputs.begin()->second.defined();
+  batch_ = {.rows = has_rows ? inputs.rows() : 0};
   auto output =
       is_first() ? module_->forward(inputs) : module_->forward(receive(group_.rank() - 1));
   if (!is_last()) send(output, group_.rank() + 1);
@@ -168,17 +188,40 @@ void PipelineStage::send(const torch::Tensor& tensor, int dst) {
                                    "flatten the output of the stage");
   }
   const bool channels_last = is_channels_last(tensor);
-  sends_.push_back(group_.isend(form_of(tensor, channels_last), dst));
+  const auto of_batch =
+      torch::tensor({batch_.rows, options_.micro_batches, batch_.indices, batch_.targets});
+  sends_.push_back(group_.isend(torch::cat({form_of(tensor, channels_last), of_batch}), dst));
   sends_.push_back(group_.isend(in_memory_order(tensor, channels_last), dst));
 }
 
-torch::Tensor PipelineStage::receive(int src) const {
-  auto form = torch::empty({3 + kMostDims}, torch::kInt64);
+torch::Tensor PipelineStage::receive(int src) {
+  auto form = torch::empty({3 + kMostDims + kOfBatch}, torch::kInt64);
   group_.recv(form, src);
+  require_same_batch(form.const_data_ptr<std::int64_t>() + 3 + kMostDims, src);
   const auto tensor = empty_of(form, device_of(*module_));
   auto in_order = in_memory_order(tensor, is_channels_last(tensor));
   group_.recv(in_order, src);
   return tensor;
+}
+
+// What is unknown here and known to the sender counts for the next rank.
+void PipelineStage::require_same_batch(const std::int64_t* sent, int src) {
+  const std::array<std::int64_t, kOfBatch> own = {batch_.rows, options_.micro_batches,
+                                                  batch_.indices, batch_.targets};
+  const std::array<const char*, kOfBatch> names = {"samples", "micro_batches", "hash of indices",
+                                                   "hash of targets"};
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    if (own[i] == sent[i] || own[i] == 0 || sent[i] == 0) continue;
+    const auto text = [&](std::int64_t number) { return fmt::format("{} {}", names[i], number); };
+    throw DistributedError::ranks_disagree(
+        fmt::format("batch of the pipeline on rank {}", group_.rank()),
+        fmt::format("{}, as on rank {}", text(sent[i]), src), text(own[i]),
+        "give all ranks the same batch, from one data set in one order, and the same "
+        "PipelineOptions");
+  }
+  if (batch_.rows == 0) batch_.rows = sent[0];
+  if (batch_.indices == 0) batch_.indices = sent[2];
+  if (batch_.targets == 0) batch_.targets = sent[3];
 }
 
 void PipelineStage::finish_sends() {

@@ -33,6 +33,8 @@ namespace ladder {
 //       optimizer.zero_grad();
 //     }
 //
+// clip_grad_norm_ and GradScaler see all stages: call them on every rank.
+//
 // The weights are the same bits as on one rank, which accumulates the gradients of the same
 // micro-batches, in both schedules and for any cut. BatchNorm normalises over a micro-batch.
 // Dropout needs masks by position (RandomScope); masks of PyTorch's generator depend on the cut.
@@ -51,11 +53,12 @@ class PipelineStage : public ModelWrapper {
   // Forwards and backwards of all micro-batches: adds the gradients of `batch` to the parameters of
   // this rank, and returns the loss, without a graph, on every rank. `batch` is the same on
   // all ranks; rank 0 reads its inputs, the last one its targets. The loss is float32, of exact
-  // sums float64. A collective.
+  // sums float64. A collective. Throws DistributedError if ranks have batches of other sizes, or
+  // with other indices or targets on the CPU.
   torch::Tensor step(const Batch& batch, const Loss& loss);
 
   // The output of the last stage, on every rank, without gradients. For evaluations: other ranks
-  // than 0 need no values in `inputs`. A collective.
+  // than 0 need no `inputs`; those that have some have as many rows. A collective.
   torch::Tensor forward(const Inputs& inputs) override;
 
   // Gives `network`, the whole of it, the weights of all stages: those of equal names. On every
@@ -72,17 +75,26 @@ class PipelineStage : public ModelWrapper {
     torch::Tensor output;  // on the last rank the loss
   };
 
+  // What the ranks compare of a batch, beside the micro-batches; 0 = unknown here.
+  struct Identity {
+    std::int64_t rows = 0;
+    std::int64_t indices = 0;  // a hash
+    std::int64_t targets = 0;  // a hash
+  };
+
   bool is_first() const { return group_.rank() == 0; }
   bool is_last() const { return group_.rank() == group_.world_size() - 1; }
   InFlight run_forward(const Batch& part, const Loss& loss);
   void run_backward(InFlight micro_batch);
   void send(const torch::Tensor& tensor, int dst);
-  torch::Tensor receive(int src) const;
+  torch::Tensor receive(int src);
+  void require_same_batch(const std::int64_t* sent, int src);
   void finish_sends();
 
   ProcessGroup group_;
   PipelineOptions options_;
   std::vector<Work> sends_;
+  Identity batch_;  // of the present call
   std::size_t most_in_flight_ = 0;
 };
 

@@ -23,6 +23,7 @@
 #include "ladder/io/sha256.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
+#include "ladder/optim/network_part.h"
 
 namespace ladder {
 namespace {
@@ -79,6 +80,7 @@ std::string strides_text(const torch::Tensor& tensor) {
 }  // namespace
 
 void require_same_parameters(const torch::nn::Module& module, const ProcessGroup& group) {
+  require_no_parts("model", module.parameters(), group);
   const auto parameters = module.named_parameters();
   Lines lines;
   for (const auto& [name, tensor] : state_dict(module)) {

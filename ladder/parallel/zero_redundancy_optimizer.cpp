@@ -15,6 +15,7 @@
 #include "ladder/comm/c10d_group.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
+#include "ladder/optim/network_part.h"
 
 namespace ladder {
 namespace {
@@ -140,6 +141,7 @@ class ZeroRedundancyOptimizer::Parts : public FusedOptimizer::Shard {
   void require_same_parameters() const {
     std::string own;
     for_each_parameter([&](const auto& parameter) {
+      require_no_parts(kZero, {parameter}, group_);
       own += fmt::format("[{}] ", fmt::join(parameter.sizes(), ", "));
     });
     const auto all = all_gather_text(own, group_);

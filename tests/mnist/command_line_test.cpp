@@ -354,6 +354,18 @@ TEST(CommandLine, TheEffectOfAnOptionDecidesWhoComparesIt) {
                "progress.json: it was written with --depth=1, and this run has --depth=2");
 }
 
+// Under whatever path; the SHA-256 is that of Python's hashlib.
+TEST(CommandLine, RanksCompareTheContentsOfTheFileToLoad) {
+  const TemporaryFolder folder;
+  folder.write("a", "weights");
+  const auto settings_of = [](const std::string& path) {
+    return options<PipelineRunOptions>(Arguments{"--load", path}).process_group.settings;
+  };
+  EXPECT_EQ(settings_of(folder.file("a")).at("--load"),
+            "of the file with SHA-256 9a129038d9a00aed");
+  EXPECT_FALSE(settings_of(folder.file("none")).contains("--load"));
+}
+
 TEST(CommandLine, AStageHasTheFlagsOfItsOwnIdea) {
   const auto replicas =
       options<ReplicaOptions>(Arguments{"--device-ids", "0, cpu", "--output-device", "cpu"});

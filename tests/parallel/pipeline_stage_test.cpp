@@ -7,15 +7,22 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "ladder/amp/grad_scaler.h"
 #include "ladder/comm/process_group.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/random_scope.h"
+#include "ladder/optim/clip_grad.h"
+#include "ladder/optim/sgd.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/zero_redundancy_optimizer.h"
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
@@ -58,6 +65,17 @@ void expect_gradients_of(const Model& own, const Model& whole) {
   }
 }
 
+// Those of the layers that `rank` of three has.
+void drop_gradients_of_rank(Model& whole, int rank) {
+  if (rank < 0) return;
+  const auto layers = first_model(basicnet());
+  mnist::keep_layers(*layers, rank, 3);
+  const auto parameters = whole.named_parameters();
+  for (const auto& item : layers->named_parameters()) {
+    parameters[item.key()].mutable_grad().reset();
+  }
+}
+
 TEST(PipelineStage, HasTheGradientsOfAccumulationInBothSchedules) {
   for (const int world : {1, 2, 4}) {
     run_ranks(world, [](const ProcessGroup& group) {
@@ -97,6 +115,90 @@ TEST(PipelineStage, TrainsTheOtherStagesOfOneThatIsFrozen) {
       for (const auto& parameter : own->parameters()) EXPECT_FALSE(parameter.grad().defined());
     });
   }
+}
+
+// A stage alone knows neither the norm of the network nor an overflow in another stage.
+TEST(PipelineStage, ClipsAndSkipsStepsAsOneNetwork) {
+  for (const int frozen : {-1, 1}) {
+    run_ranks(3, [frozen](const ProcessGroup& group) {
+      const auto batch = random_batch(6);
+      const auto whole = first_model(basicnet());
+      const auto own = own_layers(group);
+      std::optional<FreezeGuard> guard;
+      if (group.rank() == frozen) guard.emplace(*own);
+      PipelineStage stage(own, group, {.micro_batches = 2});
+      GradScaler scaler({.init_scale = 8.0});
+      SGD optimizer(own->parameters(), {.lr = 0.1});
+      const auto run = [&] {
+        const RandomScope random({basicnet().seed(), batch.epoch, batch.positions});
+        stage.step(batch, [&](const torch::Tensor& output, const Batch& part) {
+          return scaler.scale(loss_of_part(output, part));
+        });
+      };
+      run();
+      scaler.unscale_(optimizer);
+      const auto norm = clip_grad_norm_(own->parameters(), 0.5);
+      accumulate(*whole, batch, 3);
+      drop_gradients_of_rank(*whole, frozen);
+      EXPECT_TRUE(torch::equal(norm, clip_grad_norm_(whole->parameters(), 0.5)));
+      if (group.rank() != frozen) expect_gradients_of(*own, *whole);
+      EXPECT_TRUE(scaler.step(optimizer).taken());
+      scaler.update();
+      optimizer.zero_grad();
+      run();
+      if (group.rank() == 2) own->parameters().front().mutable_grad().fill_(INFINITY);
+      EXPECT_FALSE(scaler.step(optimizer).taken());
+      scaler.update();
+      EXPECT_EQ(scaler.get_scale(), 4.0);
+    });
+  }
+}
+
+struct OtherBatch {
+  const char* error;
+  void (*make)(Batch& batch, PipelineOptions& options);
+};
+
+// The loss would be one of wrong pairs, or the ranks wait for each other.
+TEST(PipelineStage, RefusesRanksWithOtherBatches) {
+  const std::array<OtherBatch, 4> differences = {{
+      {"samples 8, as on rank 0, got samples 6",
+       [](auto& batch, auto&) { batch = random_batch(6); }},
+      {"hash of indices ", [](auto& batch, auto&) { batch.indices = batch.indices + 1; }},
+      {"hash of targets ", [](auto& batch, auto&) { batch.targets = batch.targets.flip(0); }},
+      {"micro_batches 4, as on rank 0, got micro_batches 2",
+       [](auto&, auto& options) { options.micro_batches = 2; }},
+  }};
+  for (const auto& difference : differences) {
+    const auto run = [&](const ProcessGroup& group) {
+      auto batch = random_batch(8);
+      batch.indices = torch::arange(8);
+      batch.targets = torch::arange(8);
+      PipelineOptions options;
+      if (group.rank() == 1) difference.make(batch, options);
+      PipelineStage stage(own_layers(group), group, options);
+      run_step(stage, batch);
+    };
+    expect_ended_with(end_of_group(2, run, {.backend = "shm"}), 4,
+                      std::string("batch of the pipeline on rank 1: expected ") + difference.error);
+  }
+  const auto evaluate = [](const ProcessGroup& group) {
+    PipelineStage stage(own_layers(group), group);
+    stage.eval();
+    stage.forward(random_batch(group.rank() == 0 ? 8 : 6).inputs);
+  };
+  expect_ended_with(end_of_group(2, evaluate, {.backend = "shm"}), 4, "expected samples 8");
+}
+
+// Layers of equal shapes would be averaged.
+TEST_ON_RANKS(PipelineStage, RefusesToBeTakenForAReplica, 2) {
+  const auto own = std::make_shared<OneWeight>();
+  const PipelineStage stage(own, group);
+  EXPECT_ERROR(DistributedDataParallel(own, group), UsageError,
+               "model: the parameters are those of one stage of a pipeline");
+  SGD optimizer(own->parameters());
+  EXPECT_ERROR(ZeroRedundancyOptimizer(optimizer, group), UsageError,
+               "ZeroRedundancyOptimizer: the parameters are those of one stage of a pipeline");
 }
 
 // A layer whose output does not depend on its input, in the last stage.
