@@ -377,8 +377,10 @@ def limits_are_reached() -> Cases:
                                   r"Too many open files; hint: this process may open "
                                   rf"{files} files: ulimit -n \d+")
     yield from from_the_start(SPAWNED, "few processes", (faults.few_processes(6),), 1,
-                              r"start 5 threads: Resource temporarily unavailable; hint: this "
-                              "user may have 6 processes and threads")
+                              r"start \d processes with 6 threads each: Resource temporarily "
+                              "unavailable; hint: this user may have 6 processes and threads")
+    yield from from_the_start(SPAWNED, "small stack", (faults.limited("-s", 64),), 1,
+                              "use 256 KiB of stack: .*; hint: this process may use 64 KiB")
     large = "write: File too large; hint: a file may have"
     yield from from_the_start(EVERY_STAGE, "file size", (with_old_file, faults.limited("-f", 100)),
                               1, said_by(0, f"{large} at most 102400 bytes: ulimit -f unlimited"),
