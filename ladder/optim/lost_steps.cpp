@@ -27,12 +27,21 @@ bool is_half(const torch::Tensor& tensor) {
   return tensor.scalar_type() == torch::kBFloat16 || tensor.scalar_type() == torch::kHalf;
 }
 
+// As the first step of a warm-up. Options of an optimizer elsewhere may have no rate.
+bool has_rate_0(const torch::optim::OptimizerParamGroup& group) {
+  try {
+    return group.has_options() && group.options().get_lr() == 0.0;
+  } catch (const c10::Error&) {
+    return false;
+  }
+}
+
 std::vector<Sample> samples_of(const torch::optim::Optimizer& optimizer) {
   std::vector<Sample> samples;
   for (const auto& group : optimizer.param_groups()) {
-    if (group.has_options() && group.options().get_lr() == 0.0) continue;  // no step
     for (const auto& parameter : group.params()) {
       if (!is_half(parameter) || !parameter.is_non_overlapping_and_dense()) continue;
+      if (has_rate_0(group)) break;
       samples.push_back({parameter, first_of(parameter).clone()});
     }
   }

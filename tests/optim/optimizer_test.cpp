@@ -401,15 +401,18 @@ TEST_P(AnyOptimizer, WarnsOnceOfStepsThatSixteenBitsCannotHold) {
   const auto warnings = [](double value, torch::ScalarType dtype, const GradScaling& scaling) {
     auto weight = torch::full({2}, value, dtype).requires_grad_();
     const auto optimizer = make({weight});
+    auto& options = optimizer->param_groups().front().options();
+    const double rate = options.get_lr();
     testing::internal::CaptureStderr();
     for (int step = 0; step < 10; ++step) {
+      options.set_lr(step == 0 ? 0.0 : rate);  // a warm-up
       weight.mutable_grad() = torch::ones_like(weight);
       optimizer->step_scaled(scaling);
     }
     return testing::internal::GetCapturedStderr();
   };
   EXPECT_EQ(warnings(30'000.0, torch::kBFloat16, {}),
-            "warning: optimizer: step 1 left 100 % of the bfloat16 weights as they were: it is "
+            "warning: optimizer: step 2 left 100 % of the bfloat16 weights as they were: it is "
             "smaller than their precision; hint: keep the parameters in float32 and compute under "
             "Autocast, or step a float32 copy and copy it to the network\n");
   EXPECT_EQ(warnings(1.0, torch::kBFloat16, {}), "");
@@ -417,7 +420,7 @@ TEST_P(AnyOptimizer, WarnsOnceOfStepsThatSixteenBitsCannotHold) {
   EXPECT_EQ(warnings(1e9, torch::kFloat32, {}), "");
   if (GetParam() != Kind::kSgd) return;
   EXPECT_EQ(warnings(30'000.0, torch::kHalf, {}).substr(0, 59),
-            "warning: optimizer: step 1 left 100 % of the float16 weight");
+            "warning: optimizer: step 2 left 100 % of the float16 weight");
 }
 
 TEST_P(AnyOptimizer, TakesAClosureAndReturnsItsLoss) {
