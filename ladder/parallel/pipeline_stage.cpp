@@ -24,7 +24,6 @@ namespace ladder {
 namespace {
 
 constexpr std::int64_t kMostDims = 13;
-constexpr std::int64_t kOfBatch = 4;  // numbers that ranks compare
 constexpr std::size_t kMostHashed = 1 << 16;
 
 // Dtype, memory format, number of dimensions and sizes of a tensor, for a rank that does not know
@@ -105,7 +104,7 @@ PipelineStage::PipelineStage(std::shared_ptr<Model> layers, ProcessGroup group,
 }
 
 torch::Tensor PipelineStage::step(const Batch& batch, const Loss& loss) {
-  batch_ = {batch.size(), hash_of(batch.indices), hash_of(batch.targets)};
+  batch_ = {batch.size(), options_.micro_batches, hash_of(batch.indices), hash_of(batch.targets)};
   const auto unit = std::max<std::int64_t>(micro_batch_of(*module_), 1);
   const auto parts = micro_batches_of(batch, options_.micro_batches, unit);
   const auto ahead = static_cast<std::size_t>(group_.world_size() - 1 - group_.rank());
@@ -170,7 +169,7 @@ void PipelineStage::run_backward(InFlight micro_batch) {
 torch::Tensor PipelineStage::forward(const Inputs& inputs) {
   const torch::NoGradGuard no_grad;
   const bool has_rows = inputs.begin() != inputs.end() && inputs.begin()->second.defined();
-  batch_ = {.rows = has_rows ? inputs.rows() : 0};
+  batch_ = {has_rows ? inputs.rows() : 0};
   auto output =
       is_first() ? module_->forward(inputs) : module_->forward(receive(group_.rank() - 1));
   if (!is_last()) send(output, group_.rank() + 1);
@@ -188,14 +187,13 @@ void PipelineStage::send(const torch::Tensor& tensor, int dst) {
                                    "flatten the output of the stage");
   }
   const bool channels_last = is_channels_last(tensor);
-  const auto of_batch =
-      torch::tensor({batch_.rows, options_.micro_batches, batch_.indices, batch_.targets});
+  const auto of_batch = torch::tensor(at::ArrayRef(batch_), torch::kInt64);
   sends_.push_back(group_.isend(torch::cat({form_of(tensor, channels_last), of_batch}), dst));
   sends_.push_back(group_.isend(in_memory_order(tensor, channels_last), dst));
 }
 
 torch::Tensor PipelineStage::receive(int src) {
-  auto form = torch::empty({3 + kMostDims + kOfBatch}, torch::kInt64);
+  auto form = torch::empty({3 + kMostDims + std::ssize(batch_)}, torch::kInt64);
   group_.recv(form, src);
   require_same_batch(form.const_data_ptr<std::int64_t>() + 3 + kMostDims, src);
   const auto tensor = empty_of(form, device_of(*module_));
@@ -204,24 +202,20 @@ torch::Tensor PipelineStage::receive(int src) {
   return tensor;
 }
 
-// What is unknown here and known to the sender counts for the next rank.
+// What is unknown here counts as the sender knows it, for the next rank.
 void PipelineStage::require_same_batch(const std::int64_t* sent, int src) {
-  const std::array<std::int64_t, kOfBatch> own = {batch_.rows, options_.micro_batches,
-                                                  batch_.indices, batch_.targets};
-  const std::array<const char*, kOfBatch> names = {"samples", "micro_batches", "hash of indices",
-                                                   "hash of targets"};
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    if (own[i] == sent[i] || own[i] == 0 || sent[i] == 0) continue;
-    const auto text = [&](std::int64_t number) { return fmt::format("{} {}", names[i], number); };
+  constexpr std::array<const char*, Identity().size()> kNames = {
+      "samples", "micro_batches", "hash of indices", "hash of targets"};
+  for (std::size_t i = 0; i < batch_.size(); ++i) {
+    if (batch_[i] == 0) batch_[i] = sent[i];
+    if (batch_[i] == sent[i] || sent[i] == 0) continue;
     throw DistributedError::ranks_disagree(
         fmt::format("batch of the pipeline on rank {}", group_.rank()),
-        fmt::format("{}, as on rank {}", text(sent[i]), src), text(own[i]),
+        fmt::format("{} {}, as on rank {}", kNames[i], sent[i], src),
+        fmt::format("{} {}", kNames[i], batch_[i]),
         "give all ranks the same batch, from one data set in one order, and the same "
         "PipelineOptions");
   }
-  if (batch_.rows == 0) batch_.rows = sent[0];
-  if (batch_.indices == 0) batch_.indices = sent[2];
-  if (batch_.targets == 0) batch_.targets = sent[3];
 }
 
 void PipelineStage::finish_sends() {

@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -75,12 +76,8 @@ class PipelineStage : public ModelWrapper {
     torch::Tensor output;  // on the last rank the loss
   };
 
-  // What the ranks compare of a batch, beside the micro-batches; 0 = unknown here.
-  struct Identity {
-    std::int64_t rows = 0;
-    std::int64_t indices = 0;  // a hash
-    std::int64_t targets = 0;  // a hash
-  };
+  // What ranks compare: samples, micro_batches, hashes of indices and of targets; 0 = unknown here.
+  using Identity = std::array<std::int64_t, 4>;
 
   bool is_first() const { return group_.rank() == 0; }
   bool is_last() const { return group_.rank() == group_.world_size() - 1; }
@@ -94,7 +91,7 @@ class PipelineStage : public ModelWrapper {
   ProcessGroup group_;
   PipelineOptions options_;
   std::vector<Work> sends_;
-  Identity batch_;  // of the present call
+  Identity batch_{};  // of the present call
   std::size_t most_in_flight_ = 0;
 };
 
