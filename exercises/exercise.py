@@ -224,12 +224,14 @@ class Progress:
 
     def __init__(self) -> None:
         try:
-            self._entries = json.loads(self.PATH.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            found = json.loads(self.PATH.read_text(encoding="utf-8"))
+            self._entries = {name: dict(entry) for name, entry in found.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
             self._entries = {}
 
     def get(self, exercise: Exercise, key: str) -> int:
-        return self._entries.get(exercise.name, {}).get(key, 0)
+        value = self._entries.get(exercise.name, {}).get(key)
+        return value if isinstance(value, int) else 0
 
     def set(self, exercise: Exercise, key: str, value: int) -> None:
         self._entries.setdefault(exercise.name, {})[key] = value
@@ -467,7 +469,8 @@ def hint(exercise: Exercise, progress: Progress) -> int:
 
 
 def solution(exercise: Exercise) -> int:
-    text = exercise.work.read_text(encoding="utf-8") if exercise.work.exists() else exercise.skeleton()
+    text = (exercise.work.read_text(encoding="utf-8", errors="replace") if exercise.work.exists()
+            else exercise.skeleton())
     sys.stdout.writelines(difflib.unified_diff(
         text.splitlines(keepends=True), exercise.plain_solution().splitlines(keepends=True),
         "yours", "solution"))
@@ -503,8 +506,7 @@ def chosen(text: str) -> Exercise:
     raise SystemExit(2)
 
 
-def main() -> int:
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a traceback
+def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="./run exercise", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("exercise", nargs="?", help="number or name")
@@ -513,7 +515,7 @@ def main() -> int:
     action.add_argument("--hint", action="store_true", help="the next of three hints")
     action.add_argument("--solution", action="store_true", help="your file against the solution")
     action.add_argument("--generate", nargs=2, metavar=("WHAT", "DIR"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.generate:
         generate(Path(options.generate[1]), options.generate[0])
         return 0
@@ -529,4 +531,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.path.append(str(ROOT / "bench" / "records"))
+    from record import run_program
+    run_program(main)

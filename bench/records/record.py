@@ -10,10 +10,12 @@ digits. Needs the standard library alone. Exit code: 0, or 2 if a file cannot be
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 WIDTH = 100  # columns of an object on one line
 
@@ -64,6 +66,25 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
     part.replace(path)
 
 
+def run_program(main: Callable[[list[str]], int]) -> NoReturn:
+    """Ends this process as main() does. A damaged record and a full or closed output are one line
+    and exit code 2; a pipe without a reader ends it silently."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        if sys.stdout is None:
+            raise OSError("the standard output is closed")
+        try:
+            code = main(sys.argv[1:])
+        except SystemExit as end:
+            code = end.code
+        sys.stdout.flush()
+    except (OSError, LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        reason = error if isinstance(error, OSError) else f"not what it reads: {error!r}"
+        print(f"{Path(sys.argv[0]).stem}: {reason}", file=sys.stderr, flush=True)
+        os._exit(2)  # which does not write to the full output again
+    sys.exit(code)
+
+
 def main(paths: list[str]) -> int:
     try:
         for path in map(Path, paths):
@@ -75,4 +96,4 @@ def main(paths: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

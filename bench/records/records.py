@@ -33,7 +33,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from record import write_record
+from record import run_program, write_record
 from sources import Tree, entry_of
 from states import read_states, write_states
 
@@ -422,4 +422,4 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     import records as own  # whose errors are those that sentinel.py raises
-    sys.exit(own.main(sys.argv[1:]))
+    run_program(own.main)

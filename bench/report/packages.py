@@ -13,4 +13,4 @@ if MISSING:
              "tools/setup.sh bench")
 
 BENCH = Path(__file__).resolve().parents[1]
-sys.path += [str(BENCH), str(BENCH / "measure")]
+sys.path += [str(BENCH), str(BENCH / "measure"), str(BENCH / "records")]

@@ -50,6 +50,7 @@ from claims import speed_claim, targets_table, twins_claim
 from drawing import Picture
 from environment import measured_at
 from intervals import median_of
+from record import run_program
 from results import EXACT_KINDS, Results, ResultsError, Row, read, read_key
 from table import markdown_cell, markdown_table, markdown_text, short_text
 from tables import Table, price_table, seeds_table
@@ -228,4 +229,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

@@ -24,6 +24,7 @@ from environment import honesty, machine_line
 from link_model import cables
 from link_pictures import bandwidth_picture, scale_picture, trace_picture
 from link_tables import fits_table, links_table, speed_table
+from record import run_program
 from results import Results, ResultsError, read
 from scale import scale_tables
 from table import FURTHER_TABLES
@@ -95,7 +96,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("-o", "--output", type=Path, required=True, help="the page")
     options = parser.parse_args(arguments)
     try:
-        links = json.loads(options.links.read_text()) if options.links else None
+        links = json.loads(options.links.read_text(encoding="utf-8")) if options.links else None
         options.output.write_text(page(read(options.results), links), encoding="utf-8")
     except (ResultsError, OSError, ValueError) as error:
         print(f"report: {error}", file=sys.stderr)
@@ -105,4 +106,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

@@ -9,6 +9,7 @@ Google Benchmark's. Runs with different seeds are repetitions of one row.
 
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -259,40 +260,53 @@ def read_repetition(entry: Mapping[str, Any], file: int, seed: int) -> Repetitio
                 if type(value) in (int, float) and math.isfinite(value)}
     label = dict(word.split("=", 1) for word in str(entry.get("label", "")).split() if "=" in word)
     error = " ".join(str(entry.get("error_message", "")).split()) or "no reason was given"
-    seconds = counters.get("real_time", math.nan) * SECONDS[entry.get("time_unit", "ns")]
+    seconds = counters["real_time"] * SECONDS[entry.get("time_unit", "ns")]
     return Repetition(file, seconds, counters, label, error if entry.get("error_occurred") else "",
                       seed)
 
 
 def read_file(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Context and entries; of a suite that was stopped, which leaves the file open, what it has."""
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")  # last words of any program
     try:
         try:
-            content = json.loads(text)
+            content = json.loads(text, strict=False)
         except ValueError:
-            content = json.loads(text.rstrip().rstrip(",") + "]}")
+            content = json.loads(text.rstrip().rstrip(",") + "]}", strict=False)
             content["context"]["stopped_early"] = True
-        return content["context"], content["benchmarks"]
+        return {**content["context"]}, [*content["benchmarks"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ResultsError(f"{path}: expected the JSON that build/bin/suite writes: {error}; hint: "
                            "was it cut off in the middle of a row?") from error
 
 
 def read(paths: Iterable[Path | str]) -> Results:
-    """All files as one; rows of the same name are one row with more repetitions."""
+    """All files as one; rows of the same name are one row with more repetitions.
+
+    What is no file of the suite or no row is reported on the standard error, if there are others.
+    """
     results = Results([], {})
-    for file, path in enumerate(paths):
-        context, entries = read_file(Path(path))
-        results.contexts.append(context)
+    problems = []
+    for path in paths:
+        try:
+            context, entries = read_file(Path(path))
+        except (ResultsError, OSError) as error:
+            problems.append(error)
+            continue
         commits: dict[str, None] = {}
-        for entry in entries:
-            if entry.get("run_type", "iteration") == "iteration":
-                key, seed = read_key(entry.get("run_name", entry["name"]))
-                run = read_repetition(entry, file, seed)
-                results.rows.setdefault(key, Row(key)).repetitions.append(run)
-                commits[str(entry.get("commit", context.get("commit", "")))] = None
+        for number, entry in enumerate(entries):
+            try:
+                if entry.get("run_type", "iteration") == "iteration":
+                    key, seed = read_key(entry.get("run_name") or entry["name"])
+                    run = read_repetition(entry, len(results.contexts), seed)
+                    results.rows.setdefault(key, Row(key)).repetitions.append(run)
+                    commits[str(entry.get("commit", context.get("commit", "")))] = None
+            except (ResultsError, LookupError, TypeError, ValueError, AttributeError) as error:
+                problems.append(f"{path}: benchmark {number} is no row of the suite: {error!r}")
         context["commit"] = " and ".join(commits)  # some rows were measured again
+        results.contexts.append(context)
     if not results.rows:
-        raise ResultsError("the file holds no benchmark")
+        raise ResultsError(problems[0] if problems else "the file holds no benchmark")
+    for problem in problems:
+        print(f"not read: {problem}", file=sys.stderr)
     return results

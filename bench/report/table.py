@@ -19,6 +19,7 @@ import packages  # noqa: F401  first: ends the program if one is missing
 from claims import claims_table, speed_claim
 from environment import environment_table, honesty, machine_line
 from link_tables import links_table
+from record import run_program
 from results import Results, ResultsError, read
 from tables import (
     Table, accuracy_table, check_table, curve_table, feeding_table, more, price_table, recipe_table,
@@ -129,4 +130,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

@@ -15,6 +15,7 @@
 #include <csignal>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <vector>
 
@@ -103,6 +104,13 @@ Wait wait_for(const UniqueFd& child, const SignalGuard* signals, std::chrono::se
   }
 }
 
+// Of any encoding, for a file in JSON: without control characters, in UTF-8.
+std::string readable(std::string text) {
+  std::ranges::replace_if(text, [](unsigned char sign) { return sign < ' '; }, ' ');
+  return nlohmann::json::parse(
+      nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
 // The output of a program about its failure: its last line with an error, else its last line.
 std::string last_words_of(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -114,7 +122,7 @@ std::string last_words_of(const std::filesystem::path& path) {
     is_error = error;
     last = line;
   }
-  return last.empty() ? "no output" : "last line: " + last;
+  return last.empty() ? "no output" : "last line: " + readable(last);
 }
 
 std::string failure_of(int status, bool in_time, std::chrono::seconds deadline) {

@@ -2,6 +2,7 @@
 """results.py and environment.py: names of rows, and files; what rows say is in golden/."""
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import scale
 import table
 from environment import environment_table, honesty, machine_line, measured_at
 from results import ResultsError, read, read_key
+from tests.support.programs import ROOT, run
 
 STAGE = "stage0_single_gpu"
 STOPPED = "The run was stopped: rows are missing."
@@ -48,6 +50,31 @@ def test_a_file_that_was_cut_off_between_rows_is_read_as_far_as_it_goes(end, tmp
     whole.write_text(text[:-20], encoding="utf-8")
     with pytest.raises(ResultsError, match="a.json: expected the JSON"):
         read([whole])
+
+
+def test_what_is_no_result_does_not_hide_the_others(tmp_path: Path, start) -> None:
+    """A stage's last words in another encoding, damaged rows, a damaged file."""
+    rows = [*made.slices("basicnet", STAGE, 1.0, 1, 2),
+            made.failed("slice", "basicnet", "stage1_data_parallel", reason="caf?")]
+    damaged = [3, {}, {"name": 3}, {**rows[0], "time_unit": "min"}, {**rows[0], "real_time": None}]
+    path = made.write_rows(tmp_path / "a.json", [*damaged, *rows])
+    path.write_bytes(path.read_bytes().replace(b"caf?", b"caf\xe9 \x1b"))
+    other = tmp_path / "b.json"
+    other.write_bytes(b"\x80")
+    for command in ((table,), (table, "--markdown"), (report, "-o", tmp_path / "a.html")):
+        code, out, err = start(command[0], path, other, *command[1:])
+        assert (code, err.count("is no row of the suite"), err.count("not read: ")) == (0, 5, 6), err
+    assert len(read([path]).of_kind("slice")[0].good) == 5
+
+
+@pytest.mark.parametrize("output, reason", [
+    (">/dev/full", "No space left on device"), (">&-", "the standard output is closed")])
+def test_a_full_or_closed_output_is_one_line(output, reason, tmp_path: Path) -> None:
+    path = made.write(tmp_path / "a.json", made.short())
+    for program in (f"bench/report/table.py {path}",
+                    "exercises/exercise.py", f"bench/report/report.py {path} -o {tmp_path}/a.html"):
+        done = run("/bin/sh", "-c", f"{sys.executable} {ROOT}/{program} {output}")
+        assert (done.code, len(done.errors)) == (2, 1) and reason in done.stderr, done
 
 
 def test_files_share_rows_and_each_has_its_load_and_stolen_ticks(tmp_path: Path) -> None:

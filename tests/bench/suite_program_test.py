@@ -119,6 +119,8 @@ ANOTHER_ROW = "its record belongs to another row"
     ({"recipe": "convnet"}, 1, ANOTHER_ROW), ({"precision": "bf16"}, 1, ANOTHER_ROW),
     ({"world_size": 2}, 1, ANOTHER_ROW),
     ({"before": "sys.exit('error: no data')"}, 1, "exit code 1; last line: error: no data"),
+    ({"before": r"sys.stderr.buffer.write(b'\x1b[31merror: caf\xe9\n'); sys.exit(1)"}, 1,
+     "exit code 1; last line:  [31merror: caf\N{REPLACEMENT CHARACTER}"),
     # A program that the machine cannot run has not failed.
     ({"before": "sys.exit(77)"}, 0, "not run: exit code 77; no output")])
 def test_a_row_without_numbers_has_a_reason(suite: Suite, changed, code, reason) -> None:

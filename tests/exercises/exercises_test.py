@@ -104,6 +104,10 @@ def test_a_learner_starts_reads_hints_and_solves(tmp_path: Path,
     assert "does not compile" in broken.lines[-1]
     file.write_text(one.plain_solution() + "\nusing ladder::DistributedSampler;\n")
     assert "it uses DistributedSampler" in command("4", "--check").lines[-1]
+    (tmp_path / "progress.json").write_text('{"sampler": {"hints": "x"}, "ring": 3}')
+    assert command().code == 0 and command("4", "--hint").lines[0] == "hint 1 of 3:"
+    file.write_bytes(one.plain_solution().encode() + b"// caf\xe9\n")
+    assert "caf\N{REPLACEMENT CHARACTER}" in command("4", "--solution").stdout
     file.write_text(one.plain_solution() + "\n// not DistributedSampler\n")
     solved = command("4", "--check")
     assert (solved.code, solved.lines[-1]) == (0, "exercise 4 (sampler): solved")
