@@ -9,8 +9,8 @@ The .pt file holds a state dictionary, or a dictionary with one under "model", "
 "model_state_dict" (--key names another). It is read with weights_only=True, so it cannot run code.
 It may also be an archive of C++'s torch::save: a module, or an optimizer, whose tensors become
 state.P.NAME of parameter P. Of an archive, only tensors and plain values are read, no code.
-The prefix "module.", which DistributedDataParallel puts before each name, is removed, as --save
-does. The state of a GradScaler under "scaler" is converted too, both ways; all else is dropped,
+The prefixes "module." and "_orig_mod.", which DistributedDataParallel and torch.compile put before
+each name, are removed; --strip PREFIX removes another one, also from a .safetensors file. The state of a GradScaler under "scaler" is converted too, both ways; all else is dropped,
 with a note. OUTPUT must not exist. Exit code: 0 written, 1 refused, 2 wrong arguments.
 """
 
@@ -29,9 +29,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PICKLED = (".pt", ".pth", ".bin", ".ckpt")
+PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar")
 KEYS = ("model", "state_dict", "model_state_dict")
-PREFIX = "module."
+PREFIXES = ("module.", "_orig_mod.")
 
 try:
     import safetensors
@@ -39,6 +39,11 @@ try:
     from safetensors.torch import save_file
 except ImportError as missing:
     sys.exit(f"error: {missing}; hint: pip install torch safetensors, or use .venv/bin/python after ./run")
+
+
+# Those that load_safetensors reads.
+DTYPES = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32,
+          torch.int64, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 class Refused(Exception):
@@ -70,11 +75,29 @@ def without_prefix(path: Path, tensors: Mapping[object, torch.Tensor]) -> dict[s
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
             raise Refused(f"{path}: expected a dense tensor as {name}, got {tensor.layout}, "
                           f"{tensor.dtype} on {tensor.device}; hint: convert it before torch.save")
-        result[name.removeprefix(PREFIX)] = tensor
+        for prefix in PREFIXES:
+            name = name.removeprefix(prefix)
+        result[name] = tensor
     if len(result) < len(tensors):
         raise Refused(f"{path}: expected every tensor once, got one with and one without the prefix "
-                      f"{PREFIX}; hint: remove one of the two")
+                      f"{' or '.join(PREFIXES)}; hint: remove one of the two")
     return result
+
+
+def require_dtypes(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.dtype not in DTYPES:
+            cure = "torch.view_as_real(x)" if tensor.is_complex() else "x.to(torch.float32)"
+            raise Refused(f"{path}: expected a dtype that the programs load, got {tensor.dtype} of "
+                          f"{name}; hint: save {cure} in its place")
+
+
+def stripped(path: Path, tensors: Mapping[str, torch.Tensor],
+             prefix: str) -> dict[str, torch.Tensor]:
+    if other := next((name for name in tensors if not name.startswith(prefix)), None):
+        raise Refused(f"{path}: expected names that begin with {prefix}, got {other}; hint: omit "
+                      "--strip, or name the prefix of all")
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
 class Archive(dict):
@@ -211,7 +234,7 @@ def write(checkpoint: Checkpoint, path: Path) -> None:
         torch.save(checkpoint.tensors, path)
 
 
-def convert(source: Path, target: Path, key: str | None) -> int:
+def convert(source: Path, target: Path, key: str | None, prefix: str) -> int:
     """Returns the number of tensors."""
     if not source.is_file():
         got = "something else" if source.exists() else "none"
@@ -219,8 +242,11 @@ def convert(source: Path, target: Path, key: str | None) -> int:
     if target.exists():
         raise Refused(f"{target}: expected no file of this name, got one; hint: remove it, or name "
                       "another")
-    to_safetensors = target.suffix == ".safetensors"
-    checkpoint = read_pickled(source, key) if to_safetensors else read_safetensors(source)
+    of_python = source.suffix != ".safetensors"
+    checkpoint = read_pickled(source, key) if of_python else read_safetensors(source)
+    checkpoint = checkpoint._replace(tensors=stripped(source, checkpoint.tensors, prefix))
+    if target.suffix == ".safetensors":
+        require_dtypes(source, checkpoint.tensors)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convert-") as folder:
         whole = Path(folder) / target.name
         write(checkpoint, whole)
@@ -235,14 +261,17 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("output", type=Path, metavar="OUTPUT",
                         help=f"file to write: .safetensors, or {', '.join(PICKLED)}")
     parser.add_argument("--key", metavar="NAME", help="entry of a .pt file with the weights")
+    parser.add_argument("--strip", metavar="PREFIX", default="",
+                        help="beginning of every name, to be removed")
     options = parser.parse_args(given)
-    if (options.output.suffix == ".safetensors") == (options.input.suffix == ".safetensors"):
+    if not options.strip and (
+            (options.output.suffix == ".safetensors") == (options.input.suffix == ".safetensors")):
         parser.error("expected one .safetensors file and one other, got "
                      f"{options.input.name} and {options.output.name}")
     if options.output.suffix not in (".safetensors", *PICKLED):
         parser.error(f"OUTPUT: expected .safetensors, {', '.join(PICKLED)}, got {options.output.name}")
     try:
-        count = convert(options.input, options.output, options.key)
+        count = convert(options.input, options.output, options.key, options.strip)
     except Refused as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

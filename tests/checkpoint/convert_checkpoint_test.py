@@ -82,6 +82,15 @@ class ConvertCheckpoint(unittest.TestCase):
         self.save({f"module.{name}": tensor for name, tensor in self.weights.items()})
         self.same(self.converted())
 
+    def test_a_prefix_by_its_name(self) -> None:
+        """Of torch.compile without it; also from what is safetensors already."""
+        self.save({f"module._orig_mod.model.{name}": tensor for name, tensor in self.weights.items()})
+        self.refused("expected names that begin with net., got model.a.weight; hint: omit --strip",
+                     "a.pt", "a.safetensors", "--strip", "net.")
+        save_file(self.converted(), self.folder / "b.safetensors")
+        self.assertEqual(self.convert("b.safetensors", "c.safetensors", "--strip", "model.").code, 0)
+        self.same(load_file(self.folder / "c.safetensors"))
+
     def test_views_of_one_tensor_are_written_each(self) -> None:
         both = torch.arange(6.0).view(3, 2)
         self.weights = {"a": both.t(), "b": both[0], "c": both}
@@ -160,11 +169,29 @@ class ConvertCheckpoint(unittest.TestCase):
         for weights, text in (({"__metadata__": one}, "expected names of tensors, got '__metadata__'"),
                               ({1: one}, "expected names of tensors, got 1"),
                               ({"a": one.to_sparse()}, "expected a dense tensor as a, got "),
-                              ({"a": one.to("meta")}, "expected a dense tensor as a, got ")):
+                              ({"a": one.to("meta")}, "expected a dense tensor as a, got "),
+                              ({"a": one.to(torch.complex128)}, "save torch.view_as_real(x)")):
             self.save(weights)
             self.refused(text)
+
         self.save({"model": {"a": one}, "scaler": {"scale": float("nan")}})
         self.refused("expected finite numbers by name under 'scaler'")
+
+    def test_a_dtype_is_converted_if_the_programs_load_it(self) -> None:
+        """Every one that torch.save can hold; the other way, Python has them all."""
+        loaded = set()
+        for dtype in {one for one in vars(torch).values() if isinstance(one, torch.dtype)}:
+            try:
+                self.save({"a": torch.empty(2, dtype=dtype)})
+            except (RuntimeError, KeyError):  # it cannot hold them
+                continue
+            if self.convert("a.pt", f"{dtype}.safetensors").code == 0:
+                loaded.add(dtype)
+            else:
+                self.refused(f"a.pt: expected a dtype that the programs load, got {dtype} of a")
+        self.assertEqual(loaded, convert_checkpoint.DTYPES)
+        save_file({"a": torch.ones(2).to(torch.float8_e5m2)}, self.folder / "b.safetensors")
+        self.assertEqual(self.convert("b.safetensors", "b.pt").code, 0)
 
     def test_a_python_without_torch(self) -> None:
         done = run(Path(sys.executable), "-S", ROOT / "tools" / "convert_checkpoint.py")
