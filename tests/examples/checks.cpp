@@ -258,10 +258,6 @@ void transform_in_evaluation(const Settings& settings) {
                             .transform = std::make_shared<pairs::SwapSides>(settings.seed)});
 }
 
-void fp16_without_gpu(const Settings& /*settings*/) {
-  ladder::Accelerator accelerator({.mixed_precision = ladder::Precision::kFp16, .cpu = true});
-}
-
 void spawn_after_tensor(const Settings& /*settings*/) {
   ladder::prepare_process({.requested = 2});
   torch::rand({1000, 1000}).matmul(torch::rand({1000, 1000}));
@@ -315,7 +311,6 @@ const std::map<std::string, std::function<void(const Settings&)>> kChecks = {
     {"dropout_scope", dropout_scope},
     {"second_backward", second_backward},
     {"transform_in_evaluation", transform_in_evaluation},
-    {"fp16_without_gpu", fp16_without_gpu},
     {"spawn_after_tensor", spawn_after_tensor},
     {"dispatched_lengths", dispatched_lengths},
     {"sparse_gradient", sparse_gradient}};
