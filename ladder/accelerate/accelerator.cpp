@@ -134,10 +134,6 @@ Accelerator::Accelerator(AcceleratorOptions options, AcceleratorHandlers handler
       optimizers_(std::make_shared<PreparedOptimizers>()),
       trackers_(tracker_options(options_, group_)) {
   for (const auto& note : config_.notes) log_.info(note);
-  if (config_.mixed_precision == Precision::kFp16 && !device_.is_cuda()) {
-    throw UsageError::conflict("mixed_precision fp16", "it needs a GPU, and this run is on the CPU",
-                               "use bf16, which needs no gradient scaler: mixed_precision: bf16");
-  }
   if (options_.exact_sums && options_.data_loader.mode != LoaderMode::kGlobal) {
     throw UsageError::conflict(
         "exact_sums", "it needs batches that do not depend on the number of processes",

@@ -81,8 +81,8 @@ struct AcceleratorHandlers {
 // Python's counterpart, with the same names: accelerate.Accelerator, version 1.15.
 class Accelerator {
  public:
-  // Throws UsageError for contradictory or unsupported settings (see accelerate_config.h), for fp16
-  // without a GPU, and for a project_dir that another run uses.
+  // Throws UsageError for contradictory or unsupported settings (see accelerate_config.h), and for
+  // a project_dir that another run uses.
   explicit Accelerator(AcceleratorOptions options = {}, AcceleratorHandlers handlers = {});
   ~Accelerator();
   Accelerator(const Accelerator&) = delete;
