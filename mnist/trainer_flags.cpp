@@ -98,8 +98,9 @@ bool is_of_optimizer(std::string_view name) {
 void apply_args_file(Flags& flags, TrainerRunOptions& options, const TrainerTexts& texts) {
   TrainingArguments checked;
   const auto defaults = to_json(TrainingArguments{});
-  for (const auto& entry : read_argument_file(texts.args_file, options.notes)) {
-    assign(entry, checked, options.notes);
+  const auto entries = read_argument_file(texts.args_file, options.notes);
+  assign(entries, texts.args_file, checked, options.notes);
+  for (const auto& entry : entries) {
     if (options.parity && is_of_optimizer(entry.name)) {
       if (to_json(checked).at(entry.name) != defaults.at(entry.name)) {
         throw optimizer_of_recipe(entry.where);

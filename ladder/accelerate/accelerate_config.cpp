@@ -25,8 +25,12 @@ class ConfigFile {
     const auto readers = make_readers();
     bool has_type = false;
     for (const auto& entry : root.children) {
+      const bool is_type = entry.key == "distributed_type" && entry.kind == YamlNode::Kind::kText;
+      if (is_type) read_distributed_type(entry);  // first: other keys follow from it
+    }
+    for (const auto& entry : root.children) {
       const auto reader = readers.find(entry.key);
-      if (reader == readers.end()) throw unknown(entry, readers);
+      if (reader == readers.end()) throw unknown(root, entry, readers);
       has_type = has_type || entry.key == "distributed_type";
       has_precision_ = has_precision_ || entry.key == "mixed_precision";
       if (entry.kind != YamlNode::Kind::kNull) reader->second(entry);
@@ -113,7 +117,13 @@ class ConfigFile {
     return fmt::format("{}:{}: {}", name_, entry.line, shortened(entry.key));
   }
 
-  UsageError unknown(const YamlNode& entry, const Readers& readers) const {
+  UsageError unknown(const YamlNode& root, const YamlNode& entry, const Readers& readers) const {
+    for (const auto& other : root.children) {
+      const auto file = file_with_key(other.key);
+      if (file.empty() || readers.contains(other.key)) continue;
+      return UsageError::conflict(where(other), fmt::format("the file holds {}", file),
+                                  fmt::format("accelerate config --config_file {}", name_));
+    }
     std::vector<std::string> names;
     for (const auto& [name, read] : readers) names.push_back(name);
     const std::string nearest = nearest_name(entry.key.substr(0, 80), names);
@@ -152,15 +162,19 @@ class ConfigFile {
       settings_.distributed_type = DistributedType::kMultiGpu;
     } else {
       throw UsageError::malformed(where(entry), "NO, MULTI_CPU or MULTI_GPU", shortened(type),
-                                  "the other types of accelerate are not supported");
+                                  fmt::format("{} is not supported; choose another type: "
+                                              "accelerate config --config_file {}",
+                                              shortened(type), name_));
     }
   }
 
   void check_environment(const YamlNode& entry) const {
     const std::string name = text(entry, "LOCAL_MACHINE");
     if (name == "LOCAL_MACHINE") return;
-    throw UsageError::malformed(where(entry), "LOCAL_MACHINE", shortened(name),
-                                "write the file again: accelerate config --config_file " + name_);
+    const char* const what = name == "AMAZON_SAGEMAKER" ? "SageMaker starts Python scripts; " : "";
+    throw UsageError::malformed(
+        where(entry), "LOCAL_MACHINE", shortened(name),
+        fmt::format("{}write the file again: accelerate config --config_file {}", what, name_));
   }
 
   void check_dynamo_backend(const YamlNode& entry) const {
@@ -201,6 +215,22 @@ std::optional<T> first_of(std::initializer_list<std::optional<T>> values) {
 }
 
 }  // namespace
+
+std::string_view file_with_key(std::string_view key) {
+  constexpr std::string_view kFiles[][2] = {
+      {"zero_optimization", "a configuration of DeepSpeed, which is not supported"},
+      {"train_micro_batch_size_per_gpu", "a configuration of DeepSpeed, which is not supported"},
+      {"train_batch_size", "a configuration of DeepSpeed, which is not supported"},
+      {"compute_environment", "a configuration of accelerate: --config-file reads it"},
+      {"log_history", "the trainer_state.json of a checkpoint"},
+      {"model_type", "the configuration of a network"},
+      {"weight_map", "the index of a checkpoint in several files"}};
+  if (key.starts_with("sagemaker_"))
+    return "hyperparameters of SageMaker, which starts Python scripts";
+  const auto* const found =
+      std::ranges::find(kFiles, key, [](const auto& file) { return file[0]; });
+  return found == std::end(kFiles) ? "" : (*found)[1];
+}
 
 AccelerateSettings parse_config_file(std::string_view bytes, const std::string& name) {
   return ConfigFile(name).read(parse_yaml(bytes, name));

@@ -118,6 +118,10 @@ AccelerateSettings read_accelerate_environment(const VariableLookup& lookup = en
 // Applies the precedence above. Throws UsageError for numbers that contradict each other.
 AccelerateConfig resolve_accelerate_config(const AccelerateSources& sources);
 
+// What a file is that has this key, such as "a configuration of DeepSpeed". Empty for a key that
+// names no other kind of file.
+std::string_view file_with_key(std::string_view key);
+
 // "no", "fp16" or "bf16", in upper or lower case. Throws UsageError, which begins with `where`, for
 // everything else, fp8 included.
 Precision parse_mixed_precision(std::string_view where, std::string_view text);

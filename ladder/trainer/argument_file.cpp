@@ -2,12 +2,16 @@
 #include "ladder/trainer/argument_file.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <filesystem>
+#include <map>
 #include <utility>
 
+#include "ladder/accelerate/accelerate_config.h"
 #include "ladder/core/error.h"
 #include "ladder/io/json.h"
 #include "ladder/io/yaml.h"
@@ -19,6 +23,13 @@ namespace {
 constexpr std::size_t kLongestName = 80;
 constexpr const char* kHint = "write 'name: value' lines into a file whose name ends in .yaml";
 
+bool is_standard(const std::string& name, const std::string& where, const nlohmann::json& value) {
+  TrainingArguments arguments;
+  const auto* row = find_argument(name);
+  if (!value.is_null()) row->read(arguments, where, value);
+  return row->write(arguments) == row->write({});
+}
+
 // `place` is the file, with the line if it is known; `written` the name as in the file.
 void add_entry(std::vector<ArgumentEntry>& entries, const std::string& place,
                const std::string& written, nlohmann::json value,
@@ -26,22 +37,44 @@ void add_entry(std::vector<ArgumentEntry>& entries, const std::string& place,
   std::string name = written.substr(0, kLongestName);
   const std::string where = fmt::format("{}: {}", place, name);
   std::replace(name.begin(), name.end(), '-', '_');
+  const DeprecatedName* old = nullptr;
   for (const auto& deprecated : deprecated_names()) {
     if (name != deprecated.old) continue;
-    warnings.push_back(deprecation_warning(deprecated));
+    old = &deprecated;
     name = deprecated.now;
   }
-  if (find_argument(name) == nullptr && find_unsupported_argument(name) == nullptr) {
-    std::vector<std::string> names;
-    for (const auto& row : training_argument_table()) names.emplace_back(row.name);
-    const std::string nearest = nearest_name(name, names);
-    throw UsageError::conflict(where, "no such training argument",
-                               nearest.empty() ? "see the fields of TrainingArguments"
-                                               : fmt::format("did you mean {}?", nearest));
+  const auto known = std::ranges::find(entries, name, &ArgumentEntry::name);
+  if (known == entries.end()) {
+    if (old != nullptr) warnings.push_back(deprecation_warning(*old));
+    entries.push_back({name, where, std::move(value)});
+    return;
   }
-  const bool again = std::ranges::find(entries, name, &ArgumentEntry::name) != entries.end();
-  if (again) throw UsageError::conflict(where, fmt::format("sets {} again", name), "keep one");
-  entries.push_back({name, where, std::move(value)});
+  // transformers 4 writes both names.
+  const bool other_name = !known->where.ends_with(": " + written);
+  if (other_name && is_standard(name, where, value)) return;
+  if (!other_name || !is_standard(name, where, known->value)) {
+    throw UsageError::conflict(where, fmt::format("sets {} again", name), "keep one");
+  }
+  *known = {name, where, std::move(value)};
+}
+
+[[noreturn]] void refuse_unknown(const ArgumentEntry& entry) {
+  std::vector<std::string> names;
+  for (const auto& row : training_argument_table()) names.emplace_back(row.name);
+  const std::string nearest = nearest_name(entry.name, names);
+  throw UsageError::conflict(entry.where, "no such training argument",
+                             nearest.empty() ? "see the fields of TrainingArguments"
+                                             : fmt::format("did you mean {}?", nearest));
+}
+
+// "no such argument, did you mean seed?"
+std::string without_place(const ArgumentEntry& entry, std::string_view message) {
+  if (message.starts_with(entry.where)) message.remove_prefix(entry.where.size());
+  message.remove_prefix(std::min(message.find_first_not_of(": "), message.size()));
+  const auto hint = message.find("; hint: ");
+  const auto what = std::string(message.substr(0, hint));
+  const bool names_another = message.find("did you mean") != message.npos;
+  return names_another ? fmt::format("{}, {}", what, message.substr(hint + 8)) : what;
 }
 
 nlohmann::json json_of(const YamlNode& node) {
@@ -99,7 +132,37 @@ void assign(const ArgumentEntry& entry, TrainingArguments& arguments,
   } else if (const auto* unsupported = find_unsupported_argument(entry.name)) {
     auto warning = accept_default(*unsupported, entry.where, entry.value);
     if (warning) warnings.push_back(std::move(*warning));
+  } else {
+    refuse_unknown(entry);
   }
+}
+
+void assign(const std::vector<ArgumentEntry>& entries, std::string_view origin,
+            TrainingArguments& arguments, std::vector<std::string>& warnings) {
+  std::exception_ptr first;
+  std::map<std::string, std::string> refused;  // the names by the reason
+  for (const auto& entry : entries) {
+    try {
+      assign(entry, arguments, warnings);
+    } catch (const UsageError& error) {
+      if (!first) first = std::current_exception();
+      auto& names = refused[without_place(entry, error.what())];
+      names += (names.empty() ? "" : ", ") + entry.name;
+    }
+  }
+  if (!first) return;
+  for (const auto& entry : entries) {
+    if (const auto file = file_with_key(entry.name); !file.empty()) {
+      throw UsageError::conflict(origin, fmt::format("has {}: it is {}", entry.name, file), kHint);
+    }
+  }
+  if (refused.size() == 1 && refused.begin()->second.find(',') == std::string::npos) {
+    std::rethrow_exception(first);
+  }
+  std::vector<std::string> lines;
+  for (const auto& [reason, names] : refused) lines.push_back(fmt::format("{}: {}", names, reason));
+  throw UsageError::conflict(origin, fmt::format("{}", fmt::join(lines, "; ")),
+                             "remove or correct these; arguments with their default are accepted");
 }
 
 }  // namespace ladder

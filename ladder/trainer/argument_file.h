@@ -19,8 +19,9 @@ struct ArgumentEntry {
 };
 
 // The entries of a .json, .yaml or .yml file in its order (JSON: sorted by name). Throws UsageError
-// for an unreadable or malformed file and for a name that is unknown or occurs twice. Adds a line
-// to `warnings` for each deprecated name. Does not check the values.
+// for an unreadable or malformed file and for a name that occurs twice; a deprecated name beside
+// the current one may do so with the default. Adds a line to `warnings` for each deprecated name.
+// Checks neither the names nor the values.
 std::vector<ArgumentEntry> read_argument_file(const std::string& path,
                                               std::vector<std::string>& warnings);
 
@@ -29,8 +30,13 @@ std::vector<ArgumentEntry> parse_arguments(const nlohmann::json& object, std::st
                                            std::vector<std::string>& warnings);
 
 // Reads the value into its field; for an unsupported argument, checks it (see accept_default).
-// Throws UsageError.
+// Throws UsageError, also for an unknown name.
 void assign(const ArgumentEntry& entry, TrainingArguments& arguments,
             std::vector<std::string>& warnings);
+
+// The same for all entries of the file `origin`: one UsageError lists all that are refused, or says
+// which other kind of file it is.
+void assign(const std::vector<ArgumentEntry>& entries, std::string_view origin,
+            TrainingArguments& arguments, std::vector<std::string>& warnings);
 
 }  // namespace ladder

@@ -429,14 +429,24 @@ constexpr TrainingArgument kRows[] = {
 
 constexpr const char* kThreads = "workers are threads of this process";
 constexpr const char* kNoHub = "there is no hub";
+constexpr const char* kNoProjects = "no tracker here has projects";
 constexpr const char* kNoTokens = "there are no tokens";
 constexpr const char* kMainProcess = "the main process logs, all processes warn";
+
+// Of fsdp_config and such: {"min_num_params": 0, "xla": false}.
+bool switches_nothing_on(const nlohmann::json& value) {
+  if (value.is_structured()) return std::ranges::all_of(value, switches_nothing_on);
+  const auto text = to_lower(text_of(value));
+  return text.empty() || text == "0" || text == "false";
+}
 
 // [], {} and "" stand for the default, as null does.
 bool is_default(const UnsupportedArgument& argument, std::string_view where,
                 const nlohmann::json& value) {
   if (value.empty() || value == "") return true;
+  if (value.is_structured() && switches_nothing_on(value)) return true;
   const auto standard = nlohmann::json::parse(argument.default_json);
+  if (standard == "no" && switches_nothing_on(value)) return true;
   if (standard.is_boolean() && value.is_string()) {
     return parse_bool(where, value.get<std::string>()) == standard.get<bool>();
   }
@@ -460,7 +470,6 @@ constexpr UnsupportedArgument kUnsupported[] = {
     {"torch_compile_mode"},
     {"torch_empty_cache_steps"},
     {"trackio_bucket_id"},
-    {"trackio_space_id"},
     {"trackio_static_space_id"},
     {"auto_find_batch_size", "false"},
     {"batch_eval_metrics", "false"},
@@ -479,9 +488,31 @@ constexpr UnsupportedArgument kUnsupported[] = {
     {"eval_do_concat_batches", "true"},
     {"include_for_metrics", "[]"},
     {"include_num_input_tokens_seen", "\"no\""},
-    {"save_safetensors", "true"},
     {"skip_memory_metrics", "true"},
     {"train_sampling_strategy", "\"random\""},
+    // The same of transformers 4.
+    {"adafactor", "false"},
+    {"dispatch_batches"},
+    {"fp16_backend", "\"auto\""},
+    {"fp16_opt_level", "\"O1\""},
+    {"fsdp_min_num_params", "0"},
+    {"fsdp_transformer_layer_cls_to_wrap"},
+    {"half_precision_backend", "\"auto\""},
+    {"include_inputs_for_metrics", "false"},
+    {"jit_mode_eval", "false"},
+    {"mp_parameters", "\"\""},
+    {"past_index", "-1"},
+    {"per_gpu_eval_batch_size"},
+    {"per_gpu_train_batch_size"},
+    {"sharded_ddp"},
+    {"split_batches", "false"},
+    {"torchdynamo"},
+    {"tpu_metrics_debug", "false"},
+    {"tpu_num_cores"},
+    {"use_ipex", "false"},
+    {"use_legacy_prediction_loop", "false"},
+    {"use_mps_device", "false"},
+    {"xpu_backend"},
     // Without effect here.
     {"average_tokens_across_devices", "true", kNoTokens},
     {"dataloader_multiprocessing_context", "null", kThreads},
@@ -493,14 +524,21 @@ constexpr UnsupportedArgument kUnsupported[] = {
     {"hub_revision", "null", kNoHub},
     {"hub_strategy", "\"every_save\"", kNoHub},
     {"hub_token", "null", kNoHub},
+    {"include_tokens_per_second", "false", kNoTokens},
     {"length_column_name", "\"length\"", kNoTokens},
     {"local_rank", "-1", "the launcher's LOCAL_RANK counts"},
     {"log_level", "\"passive\"", kMainProcess},
     {"log_level_replica", "\"warning\"", kMainProcess},
     {"log_on_each_node", "true", kMainProcess},
     {"logging_dir", "null", "trackers write into output_dir"},
-    {"project", "\"huggingface\"", "no tracker here has projects"},
+    {"project", "\"huggingface\"", kNoProjects},
+    {"push_to_hub_model_id", "null", kNoHub},
+    {"push_to_hub_organization", "null", kNoHub},
+    {"push_to_hub_token", "null", kNoHub},
+    {"ray_scope", "\"last\"", "there is no hyperparameter search"},
     {"remove_unused_columns", "true", "data_collator defines the contents of a batch"},
+    {"save_safetensors", "true", "weights are always safetensors"},
+    {"trackio_space_id", "null", kNoProjects},
     {"use_cache", "false", "no model here has a cache"}};
 
 template <typename Row>
@@ -537,8 +575,9 @@ std::optional<std::string> accept_default(const UnsupportedArgument& argument,
                                           std::string_view where, const nlohmann::json& value) {
   if (is_default(argument, where, value)) return std::nullopt;
   if (argument.reason.empty()) {
-    throw UsageError::conflict(where, "belongs to transformers and is not supported here",
-                               "remove it");
+    throw UsageError::conflict(
+        where, "belongs to transformers and is not supported here",
+        fmt::format("remove it; its default there is {}", argument.default_json));
   }
   return fmt::format("{}: accepted, without effect: {}", argument.name, argument.reason);
 }

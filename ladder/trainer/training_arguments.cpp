@@ -150,11 +150,12 @@ void check_texts(const TrainingArguments& arguments) {
 }
 
 template <typename Read>
-TrainingArguments assigned(const Read& read, std::vector<std::string>* warnings) {
+TrainingArguments assigned(std::string_view origin, const Read& read,
+                           std::vector<std::string>* warnings) {
   std::vector<std::string> unused;
   auto& target = warnings != nullptr ? *warnings : unused;
   TrainingArguments arguments;
-  for (const auto& entry : read(target)) assign(entry, arguments, target);
+  assign(read(target), origin, arguments, target);
   return arguments;
 }
 
@@ -217,12 +218,13 @@ nlohmann::ordered_json to_json(const TrainingArguments& arguments) {
 
 TrainingArguments training_arguments_from(const nlohmann::json& json, std::string_view origin,
                                           std::vector<std::string>* warnings) {
-  return assigned([&](auto& target) { return parse_arguments(json, origin, target); }, warnings);
+  return assigned(
+      origin, [&](auto& target) { return parse_arguments(json, origin, target); }, warnings);
 }
 
 TrainingArguments read_training_arguments(const std::string& path,
                                           std::vector<std::string>* warnings) {
-  return assigned([&](auto& target) { return read_argument_file(path, target); }, warnings);
+  return assigned(path, [&](auto& target) { return read_argument_file(path, target); }, warnings);
 }
 
 }  // namespace ladder

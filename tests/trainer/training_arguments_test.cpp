@@ -191,12 +191,45 @@ TEST(TrainingArguments, WhatMakesNoDifferenceIsPassedOver) {
   EXPECT_TRUE(notes[0].starts_with("remove_unused_columns: accepted, without effect"));
 }
 
+TEST(TrainingArguments, OfTransformers4PassWithTheirDefaults) {
+  const Json json = {{"fp16_opt_level", "O1"},
+                     {"half_precision_backend", "auto"},
+                     {"include_num_input_tokens_seen", false},
+                     {"fsdp_config", {{"min_num_params", 0}, {"xla", false}, {"names", {}}}},
+                     {"past_index", -1},
+                     {"split_batches", nullptr}};
+  EXPECT_EQ(json_of(from(json)), json_of({}));
+  EXPECT_ERROR(from({{"fsdp_config", {{"xla", true}}}}), UsageError, "fsdp_config: belongs to");
+  EXPECT_ERROR(from({{"include_num_input_tokens_seen", "all"}}), UsageError, "belongs to");
+}
+
+TEST(TrainingArguments, AllThatAreRefusedAreListedAtOnce) {
+  const Json json = {{"adafactor", true}, {"fsdp", "full_shard"}, {"lr", 1}, {"optim", "adamw_hf"},
+                     {"seed", 7},         {"warmup_ratio", 2}};
+  EXPECT_ERROR(from(json), UsageError,
+               "a.json: adafactor, fsdp: belongs to transformers and is not supported here; "
+               "optim: expected one of adamw_torch_fused, adam, sgd, adagrad, rmsprop, got "
+               "'adamw_hf'; lr: no such training argument, did you mean learning_rate?; hint: ");
+}
+
+TEST(TrainingArguments, AFileOfAnotherKindIsNamed) {
+  for (const auto& [key, file] : {std::pair{"zero_optimization", "a configuration of DeepSpeed"},
+                                  {"sagemaker_program", "hyperparameters of SageMaker"},
+                                  {"compute_environment", "accelerate: --config-file reads it"},
+                                  {"log_history", "the trainer_state.json"}}) {
+    EXPECT_ERROR(from({{key, "x"}, {"learning_rate", 1}}), UsageError,
+                 std::string("a.json: has ") + key + ": it is ", file);
+  }
+}
+
 TEST(TrainingArguments, OldNamesAreTakenWithANote) {
   Notes notes;
   const auto read = from({{"evaluation_strategy", "epoch"}}, &notes);
   EXPECT_EQ(read.eval_strategy, IntervalStrategy::kEpoch);
   EXPECT_EQ(notes, (Notes{"evaluation_strategy: old name of eval_strategy"}));
-  EXPECT_ERROR(from({{"evaluation_strategy", "epoch"}, {"eval_strategy", "no"}}), UsageError,
+  EXPECT_TRUE(from({{"no_cuda", true}, {"use_cpu", false}}).use_cpu);  // as transformers 4 writes
+  EXPECT_TRUE(from({{"no_cuda", false}, {"use_cpu", true}}).use_cpu);
+  EXPECT_ERROR(from({{"evaluation_strategy", "epoch"}, {"eval_strategy", "steps"}}), UsageError,
                "a.json: evaluation_strategy: sets eval_strategy again");
 }
 

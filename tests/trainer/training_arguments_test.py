@@ -30,7 +30,13 @@ from transformers.training_args import OptimizerNames  # noqa: E402
 OWN = {"banner", "fast_dev_run", "limit_train_batches", "sums", "micro_batch",
        "overwrite_output_dir"}  # the last is of earlier versions of the package
 # Names that earlier versions of the package had, and tutorials still have.
-OLD = {"warmup_ratio", "logging_dir", "save_safetensors", "group_by_length"}
+OLD = set("""
+    warmup_ratio logging_dir save_safetensors group_by_length adafactor dispatch_batches fp16_backend
+    fp16_opt_level fsdp_min_num_params fsdp_transformer_layer_cls_to_wrap half_precision_backend
+    include_inputs_for_metrics include_tokens_per_second jit_mode_eval mp_parameters past_index
+    per_gpu_eval_batch_size per_gpu_train_batch_size push_to_hub_model_id push_to_hub_organization
+    push_to_hub_token ray_scope sharded_ddp split_batches torchdynamo tpu_metrics_debug tpu_num_cores
+    use_ipex use_legacy_prediction_loop use_mps_device xpu_backend""".split())
 OLD_SPELLINGS = {"evaluation_strategy": "eval_strategy", "no_cuda": "use_cpu"}
 
 # None in the package means that somebody else decides; here the decision is the default.
