@@ -111,6 +111,8 @@ void require_gpu(const std::string& flag, const char* instead) {
   throw UsageError::conflict(flag, no_gpu_reason(), instead);
 }
 
+constexpr const char* kConvert = ".venv/bin/python tools/convert_checkpoint.py";
+
 // The library reads safetensors alone. torch.save writes a zip archive, and once wrote a pickle.
 void check_weights(const std::string& path) {
   const auto file = open_regular_file(path);
@@ -120,9 +122,8 @@ void check_weights(const std::string& path) {
   const std::string_view begin(magic.data(), magic.size());
   if (begin != "PK\3\4" && !begin.starts_with("\x80\2")) return;
   const auto target = std::filesystem::path(path).replace_extension(".safetensors").string();
-  throw DataError::mismatch(
-      path, "a safetensors file", "one of torch.save",
-      fmt::format(".venv/bin/python tools/convert_checkpoint.py {} {}", path, target));
+  throw DataError::mismatch(path, "a safetensors file", "one of torch.save",
+                            fmt::format("{} {} {}", kConvert, path, target));
 }
 
 void check_device(const std::string& device) {
@@ -140,6 +141,7 @@ void complete_save_path(SingleOptions& options, bool given, const std::string& d
                                                  : "mnist_cnn.safetensors";
   if (given && options.save.empty()) options.save = path;
   if (options.save.empty()) return;
+  require_no_pickle_name("--save", options.save, kConvert);
   require_writable_folder("--save", options.save);
 }
 

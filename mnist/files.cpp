@@ -117,17 +117,18 @@ std::vector<std::uint8_t> inflate_gzip(std::span<const std::uint8_t> bytes, std:
   return content;
 }
 
-std::string find_file(const std::string& root, const std::string& plain_name) {
-  const std::string plain = (std::filesystem::path(root) / plain_name).string();
-  const std::string compressed = plain + ".gz";
-  for (const auto& path : {compressed, plain}) {
-    std::error_code unknown;  // as of a folder without permission: opening has the reason
-    if (std::filesystem::exists(path, unknown) || unknown) return path;
+std::string find_file(const std::string& root, Split split, std::string_view kind) {
+  using enum std::filesystem::file_type;
+  const auto paths = paths_of(root, split, kind);
+  for (const auto& path : paths) {
+    std::error_code ignored;  // as of a folder without permission: opening has the reason
+    const auto type = std::filesystem::status(path, ignored).type();
+    if (type != not_found && type != directory) return path;
   }
   throw DataError::missing_file(
-      compressed, fmt::format("neither {0}.gz nor {0} is there; pass --data-root FOLDER (the "
-                              "repository has the files in data/mnist)",
-                              plain_name));
+      paths.front(),
+      "neither there nor in raw/ or MNIST/raw/, with or without .gz; pass "
+      "--data-root FOLDER (the repository has the files in data/mnist)");
 }
 
 void check_shapes(const Files& files, const std::string& images_path,
@@ -151,6 +152,20 @@ std::string unknown_set(std::string_view kind, const std::string& sha256) {
 
 }  // namespace
 
+std::vector<std::string> paths_of(const std::string& root, Split split, std::string_view kind) {
+  const auto prefix = split == Split::kTrain ? kTrain.prefix : kTest.prefix;
+  std::vector<std::string> paths;
+  for (const char* folder : {"", "raw", "MNIST/raw"}) {
+    for (const char* separator : {"-", "."}) {
+      const auto name =
+          fmt::format("{}-{}{}idx{}-ubyte", prefix, kind, separator, kind == "images" ? 3 : 1);
+      const auto path = (std::filesystem::path(root) / folder / name).string();
+      paths.insert(paths.end(), {path + ".gz", path});
+    }
+  }
+  return paths;
+}
+
 FileBytes read_gzip_or_plain(const std::string& path, std::size_t size_limit) {
   FileBytes file{read_whole(path, size_limit), ""};
   file.file_sha256 = sha256_hex(std::as_bytes(std::span(file.bytes)));
@@ -161,10 +176,8 @@ FileBytes read_gzip_or_plain(const std::string& path, std::size_t size_limit) {
 
 Files read_files(const std::string& root, Split split) {
   const KnownSplit& known = split == Split::kTrain ? kTrain : kTest;
-  const std::string images_path =
-      find_file(root, fmt::format("{}-images-idx3-ubyte", known.prefix));
-  const std::string labels_path =
-      find_file(root, fmt::format("{}-labels-idx1-ubyte", known.prefix));
+  const std::string images_path = find_file(root, split, "images");
+  const std::string labels_path = find_file(root, split, "labels");
   FileBytes images = read_gzip_or_plain(images_path, kLargestImages);
   FileBytes labels = read_gzip_or_plain(labels_path, kLargestLabels);
 

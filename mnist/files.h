@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "mnist/idx.h"
@@ -38,7 +39,8 @@ struct Files {
 //
 // The files keep the names they have had since 1998: train-images-idx3-ubyte,
 // train-labels-idx1-ubyte, and t10k-... for the test split. Each is searched for
-// with ".gz" first, then without.
+// with ".gz" first, then without; then as train-images.idx3-ubyte; then in the folders of
+// torchvision.datasets.MNIST, raw and MNIST/raw.
 //
 // Their SHA-256 decides whether they are the originals. Others of the same format, such as
 // Fashion-MNIST, are read as well: `known` is then false and `description` contains the
@@ -49,5 +51,8 @@ struct Files {
 //
 // Python's counterpart: torchvision.datasets.MNIST.
 Files read_files(const std::string& root, Split split);
+
+// Where it searches for the "images" or "labels", in this order.
+std::vector<std::string> paths_of(const std::string& root, Split split, std::string_view kind);
 
 }  // namespace mnist

@@ -215,7 +215,8 @@ class Flags {
     app_.parse(arguments_with_dashes(argc, argv));
     const auto unknown = app_.remaining();
     if (unknown.empty()) return;
-    throw unknown_flag(unknown.front(), unknown.front());
+    const auto flag = unknown.front().substr(0, unknown.front().find('='));
+    throw unknown_flag(unknown.front(), flag);
   }
 
   // For a flag that the program does not have; `where` begins the message, the hint names the

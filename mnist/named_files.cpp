@@ -9,6 +9,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/io/atomic_file.h"
+#include "mnist/files.h"
 
 namespace mnist {
 namespace {
@@ -55,11 +56,11 @@ void require_distinct_files(const std::vector<NamedFile>& outputs,
         refuse("names the file that is read as " + input.flag);
       }
     }
-    for (const char* set : {"train", "t10k"}) {
-      for (const char* kind : {"images-idx3", "labels-idx1"}) {
-        const auto file = fmt::format("{}/{}-{}-ubyte", data_root, set, kind);
-        if (are_same(path, file) || are_same(path, file + ".gz"))
-          refuse("is a file of --data-root");
+    for (const auto split : {Split::kTrain, Split::kTest}) {
+      for (const char* kind : {"images", "labels"}) {
+        for (const auto& file : paths_of(data_root, split, kind)) {
+          if (are_same(path, file)) refuse("is a file of --data-root");
+        }
       }
     }
   }

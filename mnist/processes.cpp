@@ -4,8 +4,10 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 
+#include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/core/log.h"
@@ -29,7 +31,7 @@ void show_only_chosen_gpus(SingleOptions& options) {
   require_gpus_of_launcher("--gpu", list);
   if (machine_gpu_count() == 0) {
     throw UsageError::conflict("--gpu " + list, no_gpu_reason(),
-                               "omit the flag, or use --device cpu");
+                               "omit --gpu: without a GPU, programs train on the CPU");
   }
   ::setenv("CUDA_VISIBLE_DEVICES", list.c_str(), /*replace=*/1);
   if (options.device == "auto") options.device = "cuda";
@@ -38,6 +40,14 @@ void show_only_chosen_gpus(SingleOptions& options) {
 // A program that can do both starts ranks only if no launcher has. Returns the rank of this
 // process.
 int rank_of_launcher(const ProcessGroupOptions& group, ProcessOptions& processes) {
+  const bool has_rank =
+      group.rank || std::ranges::any_of(kLauncherVariables, [](const auto& names) {
+        return environment_variable(names.rank).has_value();
+      });
+  if (group.world_size && !has_rank) {
+    throw UsageError::missing("--world-size", "--rank too, or a launcher that gives one",
+                              fmt::format("did you mean --nprocs {}?", *group.world_size));
+  }
   const bool by_environment = group.init_method == "env://";
   const auto launch = read_launch_environment({.rank = group.rank,
                                                .world_size = group.world_size,

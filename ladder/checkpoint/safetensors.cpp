@@ -15,6 +15,7 @@
 #include "ladder/amp/grad_scaler.h"
 #include "ladder/checkpoint/safetensors_header.h"
 #include "ladder/core/error.h"
+#include "ladder/core/text.h"
 #include "ladder/io/atomic_file.h"
 #include "ladder/io/json.h"
 #include "ladder/io/regular_file.h"
@@ -65,6 +66,7 @@ void write_safetensors(const SafetensorsFile& file, const WriteBytes& write) {
 }
 
 void save_safetensors(const std::string& path, const SafetensorsFile& file) {
+  require_no_pickle_name("save_safetensors", path, "convert_checkpoint.py");
   AtomicFile output(path);
   write_safetensors(file, [&](std::span<const std::byte> bytes) { output.write(bytes); });
   output.commit();

@@ -23,8 +23,8 @@ struct SafetensorsFile {
 };
 
 // Writes `file` to `path`, tensors in name order. Readers see the old file or the complete new one
-// (see AtomicFile). Throws SystemError if writing fails, UsageError for a dtype that the format
-// lacks or a header above 16 MiB.
+// (see AtomicFile). Throws SystemError if writing fails, UsageError for a name of a pickle, a dtype
+// that the format lacks or a header above 16 MiB.
 void save_safetensors(const std::string& path, const SafetensorsFile& file);
 
 // Passes the bytes of such a file to `write`; same errors.

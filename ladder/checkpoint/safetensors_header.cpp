@@ -40,7 +40,9 @@ void check_length(const TensorEntry& entry, const std::string& file) {
   const auto* dtype = std::find_if(std::begin(kDtypes), std::end(kDtypes),
                                    [&](const auto& known) { return known.name == entry.dtype; });
   if (dtype == std::end(kDtypes)) {
-    throw refused(file, "a known dtype for " + name, quoted_for_message(entry.dtype));
+    throw DataError::mismatch(file, "a known dtype for " + name, quoted_for_message(entry.dtype),
+                              "in Python, save tensor.to(torch.float32) in its place, and "
+                              "torch.view_as_real(tensor) of a complex one");
   }
   std::uint64_t bytes = dtype->bytes;
   auto strides = static_cast<std::int64_t>(bytes);  // LibTorch computes them of empty tensors too

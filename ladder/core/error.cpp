@@ -46,6 +46,35 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return cost[a.size()][b.size()];
 }
 
+// One thing under the names that launchers, PyTorch's examples and transformers give it.
+constexpr std::string_view kSynonyms[] = {
+    " nprocs num-processes nproc-per-node nproc num-gpus n-gpu gpus-per-node world-size ",
+    " lr learning-rate base-lr ",
+    " epochs num-train-epochs num-epochs max-epochs total-epochs n-epochs ",
+    " batch-size per-device-train-batch-size train-batch-size per-gpu-train-batch-size ",
+    " eval-batch-size per-device-eval-batch-size test-batch-size val-batch-size ",
+    " num-workers dataloader-num-workers workers ",
+    " device use-cpu no-cuda no-accel ",
+    " data-root data-dir data-path dataset-path data ",
+    " save save-model save-path model-path ",
+    " load checkpoint weights resume-from ",
+    " backend dist-backend ddp-backend ",
+    " precision mixed-precision amp dtype fp16 bf16 "};
+
+std::string synonym_of(std::string_view name, std::span<const std::string> choices) {
+  const auto word = [](std::string_view text) {
+    text.remove_prefix(std::min(text.find_first_not_of('-'), text.size()));
+    return fmt::format(" {} ", text);
+  };
+  for (const auto synonyms : kSynonyms) {
+    if (synonyms.find(word(name)) == synonyms.npos) continue;
+    for (const auto& choice : choices) {
+      if (synonyms.find(word(with_dashes(choice))) != synonyms.npos) return choice;
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 Error::Error(ExitCode exit_code, const Parts& parts)
@@ -94,6 +123,7 @@ SystemError SystemError::failed(std::string_view operation, std::string_view pat
 
 std::string nearest_name(std::string_view name, std::span<const std::string> choices) {
   const std::string wanted = with_dashes(name);
+  if (auto synonym = synonym_of(wanted, choices); !synonym.empty()) return synonym;
   const std::size_t limit = std::max<std::size_t>(2, wanted.size() / 3);
   std::string best;
   std::size_t best_distance = limit + 1;

@@ -155,7 +155,8 @@ class SystemError : public Error {
 };
 
 // The member of `choices` nearest to `name`, or "" if none is close. The distance counts
-// insertions, deletions, replacements and swaps of neighbours; '_' equals '-'.
+// insertions, deletions, replacements and swaps of neighbours; '_' equals '-'. The name that
+// another program has for the same thing is the nearest: --learning-rate for --lr.
 std::string nearest_name(std::string_view name, std::span<const std::string> choices);
 
 }  // namespace ladder

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 
 #include "ladder/core/error.h"
 
@@ -26,6 +27,17 @@ void require_path(std::string_view where, std::string_view path) {
   if (!is_word && !path.starts_with("--")) return;
   throw UsageError::malformed(where, "a path", path,
                               fmt::format("omit it, or write ./{} if you mean this name", path));
+}
+
+void require_no_pickle_name(std::string_view where, const std::string& path,
+                            std::string_view converter) {
+  constexpr std::array<std::string_view, 6> kPickles = {".pt",   ".pth", ".bin",
+                                                        ".ckpt", ".pkl", ".tar"};
+  std::filesystem::path name(path);
+  if (std::ranges::find(kPickles, to_lower(name.extension().string())) == kPickles.end()) return;
+  const auto safe = name.replace_extension(".safetensors").string();
+  throw UsageError::malformed(where, "a name that torch.load does not take for its own", path,
+                              fmt::format("use {0}, then: {1} {0} {2}", safe, converter, path));
 }
 
 std::vector<std::string> split(std::string_view text, char separator) {

@@ -32,6 +32,12 @@ bool parse_bool(std::string_view where, std::string_view text);
 // as "false" or "none": on a command line and in a configuration they stand for no path.
 void require_path(std::string_view where, std::string_view path);
 
+// Throws UsageError, which begins with `where`, for a name of a safetensors file that Python takes
+// for a pickle of torch.save: .pt, .pth, .bin, .ckpt, .pkl or .tar. The hint is a command of
+// `converter`.
+void require_no_pickle_name(std::string_view where, const std::string& path,
+                            std::string_view converter);
+
 // The parts between separators, empty ones included: "a,,b" has three, "" has one.
 std::vector<std::string> split(std::string_view text, char separator);
 

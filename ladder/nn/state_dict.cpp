@@ -70,6 +70,24 @@ void check_values(const NamedTensor& item, const torch::Tensor& value, std::stri
   }
 }
 
+// Of a file whose names differ by a prefix alone, as torch.compile and a LightningModule add one.
+DataError missing(const std::string& name, const StateDict& source, std::string_view origin) {
+  const auto expected = "a tensor " + name;
+  for (const auto& item : source) {
+    if (!item.first.ends_with("." + name)) continue;
+    const auto prefix = item.first.substr(0, item.first.size() - name.size());
+    if (std::ranges::any_of(source,
+                            [&](const auto& other) { return !other.first.starts_with(prefix); })) {
+      continue;
+    }
+    return DataError::mismatch(origin, expected, "the prefix " + prefix + " before all names",
+                               fmt::format("tools/convert_checkpoint.py {} stripped.safetensors "
+                                           "--strip {}",
+                                           origin, prefix));
+  }
+  return mismatch(origin, expected, "none");
+}
+
 // Moves the value of `item` out of `source`, under any of its names.
 torch::Tensor take_value(const NamedTensor& item, StateDict& source, std::string_view origin) {
   std::string known;
@@ -86,7 +104,7 @@ torch::Tensor take_value(const NamedTensor& item, StateDict& source, std::string
     value = found.mapped();
   }
   if (value.defined()) return value;
-  throw mismatch(origin, fmt::format("a tensor {}", item.names.front()), "none");
+  throw missing(item.names.front(), source, origin);
 }
 
 // How often "module." begins every name.

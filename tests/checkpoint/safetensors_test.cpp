@@ -105,6 +105,9 @@ TEST(Safetensors, RefusesADtypeThatTheFormatLacksAndKeepsTheOldFile) {
   const auto path = folder.write("a", "old");
   EXPECT_ERROR(save_safetensors(path, {{{"w", torch::ones({1}, torch::kComplexFloat)}}, {}}),
                UsageError, "safetensors: has no dtype ComplexFloat");
+  EXPECT_ERROR(save_safetensors(folder.file("a.pt"), {}), UsageError,
+               "save_safetensors: expected a name that torch.load does not take for its own",
+               "convert_checkpoint.py " + folder.file("a.safetensors ") + folder.file("a.pt"));
   EXPECT_EQ(folder.read("a"), "old");
   EXPECT_EQ(folder.names(), std::vector<std::string>{"a"});
 }

@@ -89,6 +89,15 @@ TEST(NearestName, CountsInsertionsSwapsAndTreatsUnderscoresAsDashes) {
   EXPECT_EQ(nearest_name("--peohcs", flags), "--epochs");  // two swaps, not four mistakes
   EXPECT_EQ(nearest_name("--momentum", flags), "");
   EXPECT_EQ(nearest_name("--epochs", {}), "");
+  for (const auto& [theirs, ours] : {std::pair{"--nproc_per_node", "--nprocs"},
+                                     {"--world-size", "--nprocs"},
+                                     {"--learning-rate", "--lr"},
+                                     {"--num_train_epochs", "--epochs"},
+                                     {"--no-cuda", "--device"}}) {
+    const std::vector<std::string> own = {"--device", "--epochs", "--lr", "--nprocs", "--save"};
+    EXPECT_EQ(nearest_name(theirs, own), ours);
+  }
+  EXPECT_EQ(nearest_name("lr", std::vector<std::string>{"learning_rate"}), "learning_rate");
 }
 
 }  // namespace

@@ -128,6 +128,10 @@ TEST(CommandLine, SaveMayStandWithoutAName) {
   EXPECT_EQ(options("--save").save, "mnist_cnn.safetensors");
   EXPECT_EQ(options("--save --recipe convnet").save, "origin_checkpoint.safetensors");
   EXPECT_EQ(options("--save a.safetensors").save, "a.safetensors");
+  for (const std::string name : {"a.pt", "a.PTH", "a.bin", "a.ckpt", "a.pkl", "a.tar"}) {
+    const auto command = "tools/convert_checkpoint.py a.safetensors " + name;
+    EXPECT_ERROR(options("--save " + name), UsageError, "--save: expected", command);
+  }
   EXPECT_EQ(options<AmpOptions>("--save").save, "ddp_checkpoint.safetensors");
 }
 
@@ -164,6 +168,8 @@ TEST(CommandLine, NoSettingIsLeftToTheRecipe) {
 TEST(CommandLine, RefusesUnknownNamesAndNamesTheNearest) {
   expect_refused({{"--epoch 3", "--epoch: no such option; hint: did you mean --epochs?"},
                   {"--zzzzzzzzzzzz", "no such option; hint: --help lists them all"},
+                  {"--batch=3", "--batch=3: no such option; hint: did you mean --batch-size?"},
+                  {"--learning-rate=0.1", "hint: did you mean --lr?"},
                   {"mnist", "mnist: no such option"},
                   {"--recipe basicnets", "--recipe: expected one of basicnet, convnet, got"},
                   {"--recipe basicnets", "did you mean basicnet?"}});

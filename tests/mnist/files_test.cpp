@@ -201,13 +201,30 @@ TEST(Files, TheCompressedFileIsTakenIfBothAreThere) {
   EXPECT_EQ(read_files(folder.path(), Split::kTrain).labels.labels, Bytes{2});
 }
 
+// torchvision.datasets.MNIST(root), and the names of other copies beside folders of the usual ones.
+TEST(Files, AreFoundUnderOtherNamesToo) {
+  for (const std::string place : {"", "raw/", "MNIST/raw/"}) {
+    for (const char separator : {'-', '.'}) {
+      const TemporaryFolder folder;
+      std::filesystem::create_directories(folder.file(place + "train-images-idx3-ubyte/x"));
+      const auto name = [&](const char* kind) { return place + "train-" + kind + separator; };
+      const bool plain = separator == '.';
+      write(folder, name("images") + (plain ? "idx3-ubyte" : "idx3-ubyte.gz"),
+            plain ? idx_images_file(1, 28, 28) : gzip(idx_images_file(1, 28, 28)));
+      write(folder, name("labels") + "idx1-ubyte", idx_labels_file({3}));
+      EXPECT_EQ(read_files(folder.path(), Split::kTrain).labels.labels, Bytes{3});
+    }
+  }
+}
+
 TEST(Files, AMissingFileNamesWhatWasLookedFor) {
   const TemporaryFolder folder;
   write(folder, "t10k-images-idx3-ubyte", idx_images_file(1, 28, 28));
   const std::string missing = ": expected a readable file, got none; hint: neither ";
-  EXPECT_ERROR(read_files(folder.path(), Split::kTest), DataError,
-               folder.file("t10k-labels-idx1-ubyte.gz") + missing + "t10k-labels-idx1-ubyte.gz nor",
-               "pass --data-root FOLDER");
+  EXPECT_ERROR(
+      read_files(folder.path(), Split::kTest), DataError,
+      folder.file("t10k-labels-idx1-ubyte.gz") + missing + "there nor in raw/ or MNIST/raw/",
+      "pass --data-root FOLDER");
   EXPECT_ERROR(read_files("/nowhere", Split::kTrain), DataError,
                "/nowhere/train-images-idx3-ubyte.gz" + missing);
 }

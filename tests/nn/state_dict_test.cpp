@@ -156,6 +156,19 @@ TEST(TiedWeights, RefuseTwoValuesAndNone) {
   EXPECT_ERROR(load_state_dict(tied, values, "w"), DataError, "got also c.bias");
 }
 
+TEST(LoadStateDict, NamesThePrefixOfAllNames) {
+  for (const std::string prefix : {"_orig_mod.", "model.", "net.module."}) {
+    StateDict values;
+    for (const auto& [name, tensor] : state_dict(TwoLayers())) values[prefix + name] = tensor;
+    TwoLayers network;
+    EXPECT_ERROR(load_state_dict(network, values, "w"), DataError,
+                 "w: expected a tensor a.weight, got the prefix " + prefix + " before all names",
+                 "convert_checkpoint.py w stripped.safetensors --strip " + prefix);
+    values["other"] = values.begin()->second;
+    EXPECT_ERROR(load_state_dict(network, values, "w"), DataError, "a tensor a.weight, got none");
+  }
+}
+
 TEST(LoadStateDict, CopiesTheValuesAndNotTheTensors) {
   const auto source = small(2.0);
   const auto target = small(1.0);
