@@ -65,6 +65,12 @@ def is_state_dict(value: object) -> bool:
             and all(isinstance(tensor, torch.Tensor) for tensor in value.values()))
 
 
+def unwrapped(name: str) -> str:
+    for prefix in PREFIXES:
+        name = name.removeprefix(prefix)
+    return name
+
+
 def without_prefix(path: Path, tensors: Mapping[object, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Refuses what safetensors and the stages cannot hold."""
     result = {}
@@ -75,9 +81,7 @@ def without_prefix(path: Path, tensors: Mapping[object, torch.Tensor]) -> dict[s
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
             raise Refused(f"{path}: expected a dense tensor as {name}, got {tensor.layout}, "
                           f"{tensor.dtype} on {tensor.device}; hint: convert it before torch.save")
-        for prefix in PREFIXES:
-            name = name.removeprefix(prefix)
-        result[name] = tensor
+        result[unwrapped(name)] = tensor
     if len(result) < len(tensors):
         raise Refused(f"{path}: expected every tensor once, got one with and one without the prefix "
                       f"{' or '.join(PREFIXES)}; hint: remove one of the two")
@@ -94,6 +98,7 @@ def require_dtypes(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 def stripped(path: Path, tensors: Mapping[str, torch.Tensor],
              prefix: str) -> dict[str, torch.Tensor]:
+    prefix = unwrapped(prefix)  # as the names are already
     if other := next((name for name in tensors if not name.startswith(prefix)), None):
         raise Refused(f"{path}: expected names that begin with {prefix}, got {other}; hint: omit "
                       "--strip, or name the prefix of all")

@@ -49,7 +49,8 @@ STRING = re.compile(r'"(?:\\.|[^"\\])*"')
 FLAG = re.compile(r"--[a-z][\w-]*")
 LAUNCHER_FLAGS = {"--config_file", "--cpu", "--main_process_port", "--max-restarts",
                   "--multi_gpu", "--nnodes", "--no-python", "--no_python", "--nproc-per-node",
-                  "--num_machines", "--num_processes", "--rdzv-backend", "--rdzv-endpoint", "--standalone"}
+                  "--num_machines", "--num_processes", "--rdzv-backend", "--rdzv-endpoint", "--standalone",
+                  "--strip"}  # of convert_checkpoint.py
 # It serves any data: the tutorial's is in mnist/.
 MNIST = re.compile(r"mnist|basicnet|convnet", re.IGNORECASE)
 MNIST_SIZE = re.compile(r"(?<![\w.])(28\s*[,x×*]\s*28|28|784)(?![\w.])")

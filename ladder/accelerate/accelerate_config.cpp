@@ -221,7 +221,7 @@ std::string_view file_with_key(std::string_view key) {
       {"zero_optimization", "a configuration of DeepSpeed, which is not supported"},
       {"train_micro_batch_size_per_gpu", "a configuration of DeepSpeed, which is not supported"},
       {"train_batch_size", "a configuration of DeepSpeed, which is not supported"},
-      {"compute_environment", "a configuration of accelerate: --config-file reads it"},
+      {"compute_environment", "a configuration of accelerate, for config_file"},
       {"log_history", "the trainer_state.json of a checkpoint"},
       {"model_type", "the configuration of a network"},
       {"weight_map", "the index of a checkpoint in several files"}};

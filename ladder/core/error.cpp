@@ -56,10 +56,7 @@ constexpr std::string_view kSynonyms[] = {
     " num-workers dataloader-num-workers workers ",
     " device use-cpu no-cuda no-accel ",
     " data-root data-dir data-path dataset-path data ",
-    " save save-model save-path model-path ",
-    " load checkpoint weights resume-from ",
-    " backend dist-backend ddp-backend ",
-    " precision mixed-precision amp dtype fp16 bf16 "};
+    " save save-model save-path model-path "};
 
 std::string synonym_of(std::string_view name, std::span<const std::string> choices) {
   const auto word = [](std::string_view text) {

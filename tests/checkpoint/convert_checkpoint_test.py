@@ -90,6 +90,11 @@ class ConvertCheckpoint(unittest.TestCase):
         save_file(self.converted(), self.folder / "b.safetensors")
         self.assertEqual(self.convert("b.safetensors", "c.safetensors", "--strip", "model.").code, 0)
         self.same(load_file(self.folder / "c.safetensors"))
+        for number, prefix in enumerate(("_orig_mod.", "module._orig_mod.", "_orig_mod.module.")):
+            self.save({f"{prefix}{name}": tensor for name, tensor in self.weights.items()})
+            target = f"{number}.safetensors"
+            self.assertEqual(self.convert("a.pt", target, "--strip", prefix).code, 0)
+            self.same(load_file(self.folder / target))
 
     def test_views_of_one_tensor_are_written_each(self) -> None:
         both = torch.arange(6.0).view(3, 2)

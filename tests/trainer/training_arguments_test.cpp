@@ -215,7 +215,7 @@ TEST(TrainingArguments, AllThatAreRefusedAreListedAtOnce) {
 TEST(TrainingArguments, AFileOfAnotherKindIsNamed) {
   for (const auto& [key, file] : {std::pair{"zero_optimization", "a configuration of DeepSpeed"},
                                   {"sagemaker_program", "hyperparameters of SageMaker"},
-                                  {"compute_environment", "accelerate: --config-file reads it"},
+                                  {"compute_environment", "a configuration of accelerate"},
                                   {"log_history", "the trainer_state.json"}}) {
     EXPECT_ERROR(from({{key, "x"}, {"learning_rate", 1}}), UsageError,
                  std::string("a.json: has ") + key + ": it is ", file);
