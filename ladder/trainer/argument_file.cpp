@@ -73,7 +73,7 @@ std::string without_place(const ArgumentEntry& entry, std::string_view message) 
   message.remove_prefix(std::min(message.find_first_not_of(": "), message.size()));
   const auto hint = message.find("; hint: ");
   const auto what = std::string(message.substr(0, hint));
-  const bool names_another = message.find("did you mean") != message.npos;
+  const bool names_another = message.find("; hint: did you mean") != message.npos;
   return names_another ? fmt::format("{}, {}", what, message.substr(hint + 8)) : what;
 }
 
