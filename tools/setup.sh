@@ -137,7 +137,8 @@ wanted() {
 watch_venv() {
   local size
   while sleep 1 && kill -0 $$ 2>/dev/null; do
-    size=$(du -sm "$venv" 2>/dev/null | cut -f1) # a file that gets its second link may count twice
+    # A file may be gone again, or get its second link and count twice.
+    size=$( (du -sm "$venv" 2>/dev/null || true) | cut -f1)
     progress $((size < whole ? size : whole)) "$whole" MB "Python packages"
   done
 }
@@ -156,7 +157,7 @@ uv_install() {
   watcher=$!
   (cd "$root" && "$venv/bin/uv" pip install --quiet --python "$venv/bin/python" \
     --excludes <(printf '%s\n' "${excluded[@]}") "${requirements[@]/#/-r}") </dev/null || status=$?
-  kill "$watcher"
+  kill "$watcher" 2>/dev/null || true
   wait "$watcher" 2>/dev/null || true # its end is not reported
   printf '%s' "$erase"
   ((!status)) || exit "$status"
