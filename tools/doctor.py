@@ -90,7 +90,7 @@ def libtorch(own: str | None, versions: list[str]) -> Row:
     if own:
         return row(OK if Path(own).is_dir() else MISSING, "LibTorch", own, "no such folder")
     if not versions:
-        return row(NOTE, "LibTorch", "not in .venv yet", f"{SET_UP}: 2.5 GB, some minutes")
+        return row(NOTE, "LibTorch", "not in .venv yet", f"{SET_UP}: 2.5 GB to download")
     return row(OK if versions[0].startswith(TORCH) else MISSING, "LibTorch",
                f"{versions[0]} in .venv", f"{TORCH} is needed: remove .venv, then ./run")
 
