@@ -129,8 +129,10 @@ done
 inside() {
   local command=$2 paths=/usr/local/bin:/usr/bin:/bin ids=1000
   [[ $1 != root ]] || paths=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin ids=0
-  [[ ! $terminal ]] || command="stty cols 80; $command"
-  [[ ! $terminal ]] || command="exec script --quiet --return --command $(printf '%q' "$command") /dev/null < <(exec sleep infinity)" # at its end script spins
+  if [[ $terminal ]]; then
+    command="exec python3 -c 'import os, pty, sys
+sys.exit(os.waitstatus_to_exitcode(pty.spawn([\"bash\", \"-c\", \"stty cols 80; \" + sys.argv[1]])))' $(printf '%q' "$command")"
+  fi
   # shellcheck disable=SC2016 # expanded by the inner shell
   (
     if [[ $memory ]]; then
