@@ -65,9 +65,10 @@ progress() {
 apt_progress() {
   local kind percent
   while IFS=: read -r kind _ percent _; do
+    percent=${percent%%[.,]*}
     case $kind in
-      dlstatus) progress "${percent%.*}" 200 % "Debian packages" ;;
-      pmstatus) progress $((100 + ${percent%.*})) 200 % "Debian packages" ;;
+      dlstatus) progress $((percent / 2)) 100 % "Debian packages" ;;
+      pmstatus) progress $((50 + percent / 2)) 100 % "Debian packages" ;;
     esac
   done
 }
