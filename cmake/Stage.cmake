@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # add_stage(stage0_single_gpu): the program build/bin/stage0_single_gpu from stage0_single_gpu/main.cpp.
 # add_stage(beyond/pipeline): build/bin/pipeline from beyond/pipeline/main.cpp.
-# The target `stages` builds the seven, without tests: what ./run needs.
+# The target `stages` builds all of them, without tests: what ./run needs.
 add_custom_target(stages)
 
 function(add_stage folder)
@@ -11,8 +11,6 @@ function(add_stage folder)
   ladder_use_shared_pch(${name})
   # Installed, it finds LibTorch where the build found it.
   set_target_properties(${name} PROPERTIES INSTALL_RPATH "${ladder_torch_rpath}")
-  if(NOT folder MATCHES "/")
-    add_dependencies(stages ${name})
-  endif()
+  add_dependencies(stages ${name})
   install(TARGETS ${name} RUNTIME COMPONENT programs EXCLUDE_FROM_ALL)
 endfunction()
