@@ -104,15 +104,16 @@ require_tools() {
 # The scripts in .venv name its folder; after a move or a copy of the checkout they get the new name.
 # The first line of a script has room for 127 bytes without a space.
 adopt_venv() {
+  ! grep -qF "$venv" "$venv/bin/activate" 2>/dev/null || return 0
   made_as=$(grep -om1 "/[^\"'=]*/\.venv" "$venv/bin/activate" 2>/dev/null) || return 0
-  [[ $made_as != "$venv" && ! -L $venv && ! $made_as$venv =~ [[:space:]] ]] && ((${#venv} < 110)) || return 0
+  [[ ! -L $venv && $made_as$venv =~ ^[[:alnum:]/._+-]*$ ]] && ((${#venv} < 110)) || return 0
   say ".venv was made as $made_as; its scripts get the new name"
-  grep -rlIFZ "$made_as" "$venv/bin" | xargs -0r sed -i "s|$made_as|${venv//&/\\&}|g"
+  grep -rlIFZ "$made_as" "$venv/bin" | xargs -0r sed -i "s|$made_as|$venv|g"
 }
 
-# A usable .venv has a Python that starts, and was made for this folder.
+# A usable .venv has a Python of the version that made it, with its pip, and was made for this folder.
 venv_works() {
-  "$venv/bin/python" -c '' 2>/dev/null && grep -qF "$venv" "$venv/bin/activate" 2>/dev/null
+  "$venv/bin/python" -c 'import pip' 2>/dev/null && grep -qF "$venv" "$venv/bin/activate" 2>/dev/null
 }
 
 make_venv() {
@@ -129,7 +130,7 @@ make_venv() {
 
 # What decides whether the packages are installed, a line each: Python, what is left out, the lists.
 wanted() {
-  "$venv/bin/python" --version
+  "$venv/bin/python" --version | cut -d. -f1,2
   printf 'without %s\n' "${excluded[@]}"
   (cd "$root" && sha256sum "${requirements[@]}")
 }
@@ -166,14 +167,15 @@ uv_install() {
 }
 
 are_python_packages_installed() {
-  venv_works && [[ -f $stamp ]] && ! wanted | grep -qvxFf "$stamp"
+  # shellcheck disable=SC2143 # with -q, wanted would end by SIGPIPE
+  venv_works && [[ -f $stamp && ! $(wanted | grep -vxFf "$stamp") ]]
 }
 
 python_packages() {
   local start=$SECONDS old='' free
   adopt_venv
   ! are_python_packages_installed || return 0
-  free=$(df -Pm "$root" | awk 'NR == 2 {print $4}')
+  free=$(($(df -Pm "$root" | awk 'NR == 2 {print $4}') + $( (du -sm "$venv" 2>/dev/null || echo 0) | cut -f1)))
   [[ $free -ge $room ]] || compgen -G "$venv/lib/python3*/site-packages/torch" >/dev/null ||
     die "$((room / 1000)) GB of disk are needed in $root, $free MB are free; hint: make room, or move the checkout"
   venv_works || make_venv

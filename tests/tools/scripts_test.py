@@ -125,7 +125,7 @@ def test_python_packages_are_installed_once_and_again_when_that_failed(checkout:
         assert len(checkout.calls("uv")) == installs
 
 
-@pytest.mark.parametrize("name, kept", [("moved&here", True), ("a place", False)])
+@pytest.mark.parametrize("name, kept", [("moved-here", True), ("a place", False)])
 def test_a_moved_checkout_keeps_its_packages_unless_scripts_cannot_name_it(
         checkout: Checkout, name: str, kept: bool) -> None:
     checkout.start("tools/setup.sh", LADDER_TORCH_DIR="")
