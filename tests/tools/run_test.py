@@ -109,7 +109,7 @@ def test_a_slow_step_of_the_build_is_redrawn_each_second(checkout: Checkout) -> 
 
 
 @pytest.mark.parametrize("name, stage", [
-    ("stage0", "stage0_single_gpu"), ("pipe", "pipeline"), ("beyond/pipeline", "pipeline")])
+    ("stage0", "stage0_single_gpu"), ("pipe", "pipeline"), ("beyond/pipeline/", "pipeline")])
 def test_the_beginning_of_a_name_is_enough(checkout: Checkout, name: str, stage: str) -> None:
     assert checkout.run(name, "--a") == (0, [f"<{os.getcwd()}><--a>"])
     assert checkout.targets() == stage
