@@ -104,16 +104,16 @@ require_tools() {
 # The scripts in .venv name its folder; after a move or a copy of the checkout they get the new name.
 # The first line of a script has room for 127 bytes without a space.
 adopt_venv() {
-  ! grep -qF "$venv" "$venv/bin/activate" 2>/dev/null || return 0
   made_as=$(grep -om1 "/[^\"'=]*/\.venv" "$venv/bin/activate" 2>/dev/null) || return 0
-  [[ ! -L $venv && $made_as$venv =~ ^[[:alnum:]/._+-]*$ ]] && ((${#venv} < 110)) || return 0
+  [[ $made_as != "$venv" && ! -L $venv && $made_as$venv =~ ^[[:alnum:]/._+-]*$ ]] && ((${#venv} < 110)) || return 0
   say ".venv was made as $made_as; its scripts get the new name"
   grep -rlIFZ "$made_as" "$venv/bin" | xargs -0r sed -i "s|$made_as|$venv|g"
 }
 
 # A usable .venv has a Python of the version that made it, with its pip, and was made for this folder.
 venv_works() {
-  "$venv/bin/python" -c 'import pip' 2>/dev/null && grep -qF "$venv" "$venv/bin/activate" 2>/dev/null
+  "$venv/bin/python" -c 'import pip' 2>/dev/null &&
+    grep -qF -e "=$venv" -e "=\"$venv" -e "='$venv" "$venv/bin/activate" 2>/dev/null
 }
 
 make_venv() {

@@ -125,14 +125,22 @@ def test_python_packages_are_installed_once_and_again_when_that_failed(checkout:
         assert len(checkout.calls("uv")) == installs
 
 
-@pytest.mark.parametrize("name, kept", [("moved-here", True), ("a place", False)])
+@pytest.mark.parametrize("name, ends_alike, kept", [
+    ("moved-here", False, True), ("a place", False, False), ("moved-here", True, True),
+    ("a place", True, False)])
 def test_a_moved_checkout_keeps_its_packages_unless_scripts_cannot_name_it(
-        checkout: Checkout, name: str, kept: bool) -> None:
+        checkout: Checkout, name: str, ends_alike: bool, kept: bool) -> None:
+    first = checkout.root
+    if ends_alike:  # the old name ends with the new one
+        first = checkout.folder / str(checkout.folder / name)[1:]
+        first.parent.mkdir(parents=True)
+        checkout.root = checkout.root.rename(first)
     checkout.start("tools/setup.sh", LADDER_TORCH_DIR="")
-    checkout.write("checkout/.venv/bin/torchrun", f"#!{checkout.root}/.venv/bin/python\n")
+    script = checkout.root / ".venv/bin/torchrun"
+    script.write_text(f"#!{checkout.root}/.venv/bin/python\n")
     checkout.root = checkout.root.rename(checkout.folder / name)
     output = checkout.start("tools/setup.sh", LADDER_TORCH_DIR="")
-    assert f"made as {checkout.folder}/checkout/.venv" in output
+    assert f"made as {first}/.venv" in output
     assert len(checkout.calls("uv")) == int(not kept)
     script = checkout.root / ".venv/bin/torchrun"
     assert not kept or script.read_text() == f"#!{checkout.root}/.venv/bin/python\n"
