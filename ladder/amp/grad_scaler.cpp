@@ -150,8 +150,10 @@ std::vector<torch::Tensor> GradScaler::scale(const std::vector<torch::Tensor>& l
 
 GradScaler::OptimizerState& GradScaler::state_of(const torch::optim::Optimizer& optimizer,
                                                  const char* operation) {
-  const auto parameters = parameters_of(optimizer);
-  if (!scale_.defined() && group_of_parts(parameters)) put_on(parameters.front().device());
+  if (!scale_.defined()) {
+    const auto parameters = parameters_of(optimizer);
+    if (group_of_parts(parameters)) put_on(parameters.front().device());
+  }
   if (!scale_.defined()) {
     throw UsageError::conflict(fmt::format("{}::{}", kName, operation),
                                "no loss was scaled with scale() before",

@@ -18,7 +18,7 @@
 namespace ladder {
 
 // Weights that train alone: an optimizer steps them, and no wrapper averages their gradients over
-// the ranks. Such are a tensor beside the parameters of a wrapped module, a parameter that is
+// the ranks. Examples are a tensor beside the parameters of a wrapped module, a parameter that is
 // registered after the wrapper, and a network that is not prepared.
 //
 // A wrapper marks the parameters that it averages. Two checks find the others: require_averaged
