@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Submissions to exercise 4 that do harm. LADDER_HOSTILE chooses which.
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -25,7 +26,7 @@ void fork_ten() {
 
 void do_harm(const std::string& what) {
   if (what == "forks") fork_ten();
-  if (what == "returns-twice") static_cast<void>(::fork());
+  if (what == "returns-twice" && ::fork() != 0) static_cast<void>(::wait(nullptr));  // child first
   if (what == "exits") std::exit(0);
   if (what == "crashes") ::raise(SIGSEGV);
   while (what == "hangs") ::pause();
