@@ -8,6 +8,7 @@ from pathlib import Path
 
 import layers
 import pytest
+import structure
 
 from tests.support.files import write
 from tests.support.in_process import Start
@@ -103,3 +104,19 @@ def test_tracked_files_count_and_ignored_ones_do_not(root: Path) -> None:
 def test_a_folder_without_git(tmp_path: Path, start: Start) -> None:
     code, _, err = start(layers, "--root", tmp_path)
     assert code == 2 and "is it a git checkout?" in err
+
+
+def test_structure_counts_what_stage_0_reaches_and_what_the_spine_includes(tmp_path: Path) -> None:
+    sources = {
+        "ladder/io/a.h": '#include "ladder/kernels/b.h"\n', "ladder/io/a.cpp": "// exact\n\n",
+        "ladder/kernels/b.h": '#include "ladder/kernels/philox.h"\n', "ladder/kernels/philox.h": "",
+        "ladder/io/sha256.h": "", "ladder/exact/c.h": '#include "ladder/io/a.h"\n// exact\n',
+        "mnist/d.h": '#include "ladder/io/a.h"\n// exactly\n',
+        "stage0_single_gpu/main.cpp": '#include "mnist/d.h"\n',
+    }
+    for name, text in sources.items():
+        write(tmp_path / name, text)
+    tree = structure.Tree(tmp_path)
+    assert structure.measures(tree) == [4, 4, 1, 1, 0, 0]
+    assert structure.crossings(tree) == [("ladder/io/a", "ladder/kernels/b")]
+    assert structure.shelf("ladder/io/sha256.h") == "armour"
