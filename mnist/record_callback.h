@@ -40,6 +40,7 @@ class RecordCallback : public ladder::TrainerCallback {
   // run_record.json of a checkpoint. A resume reads it before the monitor exists.
   struct Progress {
     RecordCallback& callback;
+    static constexpr bool kSavedByRank0 = true;  // of all ranks; see json_part
     nlohmann::json state_dict() const;
     std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin) const;
   };

@@ -69,6 +69,11 @@ class AcceleratedDataLoader {
   // This loader without the first `batches` of every pass. Python: skip_first_batches.
   AcceleratedDataLoader without_first(std::int64_t batches) const;
 
+  bool is_only_copy() const { return position_.use_count() == 1; }
+  bool is_copy_of(const AcceleratedDataLoader& other) const {
+    return position_ == other.position_;
+  }
+
   // The position, for a checkpoint.
   nlohmann::json state_dict() const;
   // Checks a position, and returns the function that sets it. Throws DataError naming `origin`, and

@@ -93,12 +93,12 @@ TrackersOptions tracker_options(const AcceleratorOptions& options, const Process
 }
 
 // Copies of a loader share its position.
-CustomState position_of(const AcceleratedDataLoader& loader) {
-  return {
-      .file = "",
-      .save = [loader] { return loader.state_dict(); },
-      .plan_load = [loader](const nlohmann::json& state,
-                            std::string_view origin) { return loader.plan_load(state, origin); }};
+CheckpointPart position_of(const AcceleratedDataLoader& loader) {
+  auto part = json_part(
+      "sampler.json", [loader] { return loader.state_dict(); },
+      [loader](const auto& state, auto origin) { return loader.plan_load(state, origin); });
+  part.file_of_each_rank.clear();  // that of rank 0 serves all
+  return part;
 }
 
 void require_object(const void* object, const char* expected) {
@@ -204,10 +204,46 @@ std::shared_ptr<AcceleratedOptimizer> Accelerator::prepare_optimizer(
   }
   require_savable(*optimizer);
   if (options_.zero_redundancy) ZeroRedundancyOptimizer(*optimizer, group_);
-  state_.optimizers.push_back(optimizer);
-  optimizers_->push_back(std::make_shared<AcceleratedOptimizer>(std::move(optimizer), scaler_,
-                                                                gradients_, config_.debug, group_));
-  return optimizers_->back();
+  const auto place = place_of(*optimizer);
+  if (place == optimizers_->size()) {
+    optimizers_->emplace_back();
+    state_.optimizers.emplace_back();
+  }
+  auto& prepared = optimizers_->at(place);
+  state_.optimizers[place] = optimizer;
+  prepared = std::make_shared<AcceleratedOptimizer>(std::move(optimizer), scaler_, gradients_,
+                                                    config_.debug, group_);
+  return prepared;
+}
+
+// That of an optimizer of the same parameters, if nobody has what prepare returned for it: this one
+// replaces it, as a new optimizer in each epoch. Its schedules make room for theirs.
+std::size_t Accelerator::place_of(const torch::optim::Optimizer& optimizer) {
+  const auto steps_first_of = [&](torch::optim::Optimizer& old) {
+    const auto& own = optimizer.param_groups().at(0).params();
+    const auto& others = old.param_groups().at(0).params();
+    return !own.empty() && !others.empty() && own[0].is_same(others[0]);
+  };
+  for (std::size_t i = 0; i < optimizers_->size(); ++i) {
+    auto& old = (*optimizers_)[i]->optimizer();
+    if (optimizers_->at(i).use_count() > 1 || !steps_first_of(old)) continue;
+    const auto is_its = [&](const auto& schedule) {
+      return &schedule->scheduler().optimizer() == &old;
+    };
+    if (std::ranges::any_of(schedulers_, [&](const auto& schedule) {
+          return is_its(schedule) && schedule.use_count() > 1;
+        })) {
+      continue;
+    }
+    for (std::size_t k = schedulers_.size(); k-- > 0;) {
+      if (!is_its(schedulers_[k])) continue;
+      free_schedule_places_.push_front(k);
+      schedulers_.erase(schedulers_.begin() + static_cast<std::ptrdiff_t>(k));
+      state_.schedulers.erase(state_.schedulers.begin() + static_cast<std::ptrdiff_t>(k));
+    }
+    return i;
+  }
+  return optimizers_->size();
 }
 
 std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
@@ -224,12 +260,19 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
     log_.info(fmt::format("each step() of the scheduler steps {} times (scheduler_steps_per_call)",
                           steps));
   }
-  state_.schedulers.push_back(scheduler);
-  schedulers_.push_back(std::make_shared<AcceleratedScheduler>(
-      std::move(scheduler), optimizers_, gradients_,
-      AcceleratedScheduler::Options{
-          .steps_per_call = steps, .step_with_optimizer = options_.step_scheduler_with_optimizer}));
-  return schedulers_.back();
+  auto place = std::ssize(schedulers_);
+  if (!free_schedule_places_.empty()) {
+    place = std::min(place, static_cast<std::ptrdiff_t>(free_schedule_places_.front()));
+    free_schedule_places_.pop_front();
+  }
+  state_.schedulers.insert(state_.schedulers.begin() + place, scheduler);
+  return *schedulers_.insert(
+      schedulers_.begin() + place,
+      std::make_shared<AcceleratedScheduler>(
+          std::move(scheduler), optimizers_, gradients_,
+          AcceleratedScheduler::Options{
+              .steps_per_call = steps,
+              .step_with_optimizer = options_.step_scheduler_with_optimizer}));
 }
 
 std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
@@ -253,8 +296,21 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
 
 AcceleratedDataLoader Accelerator::prepare_data_loader(DataLoader loader) {
   auto prepared = prepare_eval_loader(std::move(loader));
-  state_.loaders.push_back(position_of(prepared));
+  const auto replaced = std::ranges::find_if(loaders_, [&](const AcceleratedDataLoader& old) {
+    return old.is_only_copy() && &old.dataset() == &prepared.dataset();
+  });
+  if (replaced == loaders_.end()) {
+    loaders_.push_back(prepared);
+  } else {
+    *replaced = prepared;
+  }
   return prepared;
+}
+
+TrainingState Accelerator::state() const {
+  auto state = state_;
+  for (const auto& loader : loaders_) state.loaders.push_back(position_of(loader));
+  return state;
 }
 
 AcceleratedDataLoader Accelerator::prepare_eval_loader(DataLoader loader) const {
@@ -471,9 +527,31 @@ void Accelerator::free_memory() {
   std::erase_if(modules_, [](const auto& own) { return own.module.use_count() == 1; });
   state_.optimizers.clear();
   state_.schedulers.clear();
-  state_.loaders.clear();
+  loaders_.clear();
   optimizers_->clear();
   schedulers_.clear();
+}
+
+void Accelerator::free_memory(const torch::nn::Module& module) {
+  std::erase_if(state_.models,
+                [&](const auto& own) { return &unwrapped(*own) == &unwrapped(module); });
+  std::erase_if(modules_, [&](const auto& own) {
+    return own.module.get() == &module && own.module.use_count() == 1;
+  });
+}
+
+void Accelerator::free_memory(const AcceleratedOptimizer& optimizer) {
+  const auto is_raw = [&](const torch::optim::Optimizer& other) {
+    return &other == &const_cast<AcceleratedOptimizer&>(optimizer).optimizer();
+  };
+  std::erase_if(state_.schedulers, [&](const auto& own) { return is_raw(own->optimizer()); });
+  std::erase_if(schedulers_, [&](const auto& own) { return is_raw(own->scheduler().optimizer()); });
+  std::erase_if(state_.optimizers, [&](const auto& own) { return is_raw(*own); });
+  std::erase_if(*optimizers_, [&](const auto& own) { return own.get() == &optimizer; });
+}
+
+void Accelerator::free_memory(const AcceleratedDataLoader& loader) {
+  std::erase_if(loaders_, [&](const auto& own) { return own.is_copy_of(loader); });
 }
 
 bool Accelerator::check_trigger() {
@@ -558,7 +636,7 @@ std::string Accelerator::save_state(const std::string& path, const SaveStateOpti
   }
   make_project_folder();
   const std::string folder = path.empty() ? next_checkpoint() : path;
-  save_training_state(folder, state_, group_, options);
+  save_training_state(folder, state(), group_, options);
   if (path.empty() && options_.project.total_limit) {
     limit_checkpoints(checkpoints_folder(), kCheckpointPrefix, *options_.project.total_limit, {},
                       group_, log_);
@@ -590,7 +668,7 @@ std::string Accelerator::load_state(const std::string& path) {
       if (is_main_process()) checkpoint = checkpoint_to_load(folder);
     });
   }
-  last_checkpoint_ = load_training_state(checkpoint, state_, group_, log_);
+  last_checkpoint_ = load_training_state(checkpoint, state(), group_, log_);
   resumed_ = true;
   return last_checkpoint_;
 }

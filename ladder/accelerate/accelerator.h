@@ -6,7 +6,9 @@
 #include <torch/types.h>
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -130,9 +132,11 @@ class Accelerator {
   //
   // Modules are holders or shared pointers. Optimizers and schedules are unique pointers (moved),
   // shared pointers, or objects: moved, or alive as long as what prepare returned is used. Classes
-  // derived from these are taken as well. A loader or range is a value and is not recognised:
-  // prepare it once. BatchNorm stays local; for global statistics, call
-  // convert_sync_batchnorm(*model, accelerator.process_group()) before.
+  // derived from these are taken as well. One that replaces another, such as a new optimizer in
+  // each epoch, takes its place in checkpoints: an optimizer of the same parameters, or a loader of
+  // the same data set, when nobody holds what prepare returned for the other. BatchNorm stays
+  // local; for global statistics, call convert_sync_batchnorm(*model, accelerator.process_group())
+  // before.
   //
   // Throws UsageError for an optimizer or a dtype that no checkpoint could save. With a
   // project_dir, the first backward throws for an optimizer whose models are not prepared; on
@@ -334,9 +338,13 @@ class Accelerator {
   std::vector<Item> split_between_processes(const std::vector<Item>& items,
                                             bool apply_padding = false) const;
 
-  // Releases all prepared objects. Those with other owners keep working, but are in no checkpoint;
-  // to free their memory, release them first. Registered objects stay.
+  // Releases all prepared objects, or one (an optimizer with its schedules). Those with other
+  // owners keep working, but are in no checkpoint; to free their memory, release them first.
+  // Registered objects stay.
   void free_memory();
+  void free_memory(const torch::nn::Module& module);
+  void free_memory(const AcceleratedOptimizer& optimizer);
+  void free_memory(const AcceleratedDataLoader& loader);
 
   // A flag that stops all processes when one has a reason. check_trigger returns whether any
   // process has set it, and resets it; a collective.
@@ -355,16 +363,18 @@ class Accelerator {
   // where plan_load checks the state and returns the function that applies it; or, instead of it,
   //     void load_state_dict(const nlohmann::json& state, std::string_view origin);
   // The object must outlive the Accelerator. `file`: its name in the checkpoint, such as
-  // "my_state.json"; default custom_checkpoint_N.json, by the order of registration.
+  // "my_state.json"; default custom_checkpoint_N.json, by the order of registration. If its state
+  // differs between the processes, as of an environment, each writes and loads its own; see
+  // json_part (checkpoint_parts.h) for another number of processes.
   template <typename Object>
   void register_for_checkpointing(Object& object, const std::string& file = "") {
     const std::string next = "custom_checkpoint_" + std::to_string(custom_files_) + ".json";
-    state_.custom.push_back(custom_state_of(object, file.empty() ? next : file));
+    state_.custom.push_back(json_part(object, file.empty() ? next : file));
     if (file.empty()) ++custom_files_;
   }
 
   // What tells this run from others that saved into its folder; see require_own_checkpoint.
-  RunIdentity identity() const { return identity_of(state_); }
+  RunIdentity identity() const { return identity_of(state()); }
 
   // Writes a checkpoint: prepared models, optimizers, schedulers and loaders, the scaler, the
   // random generators of every process, and registered objects. The folder is `path`, or the next
@@ -476,6 +486,9 @@ class Accelerator {
   void drop_left_window();
   std::shared_ptr<Model> in_exact_data_parallel(std::shared_ptr<Model> model) const;
   torch::Tensor gather_samples(const torch::Tensor& tensor) const;
+  // All that a checkpoint has.
+  TrainingState state() const;
+  std::size_t place_of(const torch::optim::Optimizer& optimizer);
   void make_project_folder();
   void require_own_checkpoints() const;
   std::string checkpoints_folder() const;
@@ -498,7 +511,9 @@ class Accelerator {
   mutable bool had_autocast_ = false;
   bool warned_of_gradients_ = false;
   bool curves_end_ = false;
-  TrainingState state_;
+  TrainingState state_;  // without loaders
+  std::vector<AcceleratedDataLoader> loaders_;
+  std::deque<std::size_t> free_schedule_places_;  // of optimizers that were replaced
   Trackers trackers_;
   std::size_t custom_files_ = 0;
   bool trigger_ = false;

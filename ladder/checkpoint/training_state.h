@@ -4,9 +4,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
-#include <concepts>
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,7 +13,7 @@
 #include <vector>
 
 #include "ladder/amp/grad_scaler.h"
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/checkpoint_parts.h"
 #include "ladder/checkpoint/folder_lock.h"
 #include "ladder/comm/process_group.h"
 #include "ladder/core/log.h"
@@ -24,48 +22,14 @@
 
 namespace ladder {
 
-// A registered object: a function that returns its state, and one that checks a state and returns
-// the function that applies it.
-struct CustomState {
-  std::string file;  // its name in the checkpoint
-  std::function<nlohmann::json()> save;
-  std::function<std::function<void()>(const nlohmann::json& state, std::string_view origin)>
-      plan_load;
-};
+// The weights of a network. Of a stage of a pipeline, each rank writes its own. A save throws
+// NumericError for parameters and running statistics that are not finite (see require_finite).
+CheckpointPart model_part(const std::string& file, const torch::nn::Module& module);
 
-// Has state_dict() and plan_load(), as all objects of this library that a checkpoint contains.
-template <typename Object>
-concept PlansLoading =
-    requires(Object& object, const nlohmann::json& state, std::string_view origin) {
-      { object.state_dict() } -> std::convertible_to<nlohmann::json>;
-      { object.plan_load(state, origin) } -> std::convertible_to<std::function<void()>>;
-    };
-
-// Has state_dict() and load_state_dict(), which checks and applies.
-template <typename Object>
-concept LoadsState =
-    requires(Object& object, const nlohmann::json& state, std::string_view origin) {
-      { object.state_dict() } -> std::convertible_to<nlohmann::json>;
-      object.load_state_dict(state, origin);
-    };
-
-template <typename Object>
-CustomState custom_state_of(Object& object, std::string file) {
-  static_assert(PlansLoading<Object> || LoadsState<Object>,
-                "a registered object needs nlohmann::json state_dict() const, and plan_load or "
-                "load_state_dict(const nlohmann::json& state, std::string_view origin)");
-  const auto plan = [&object](const nlohmann::json& state,
-                              std::string_view origin) -> std::function<void()> {
-    if constexpr (PlansLoading<Object>) {
-      return object.plan_load(state, origin);
-    } else {
-      return [&object, state, from = std::string(origin)] { object.load_state_dict(state, from); };
-    }
-  };
-  return {.file = std::move(file),
-          .save = [&object] { return nlohmann::json(object.state_dict()); },
-          .plan_load = plan};
-}
+// The state of an optimizer, under the names that `module` gives to its parameters; of a stage of a
+// pipeline as above. A save throws NumericError for a state that is not finite.
+CheckpointPart optimizer_part(const std::string& file, torch::optim::Optimizer& optimizer,
+                              std::shared_ptr<const torch::nn::Module> module);
 
 // The state from which a run resumes as if it had not been interrupted, in the order of
 // preparation.
@@ -73,8 +37,8 @@ struct TrainingState {
   std::vector<std::shared_ptr<torch::nn::Module>> models;  // prepared
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers;
   std::vector<std::shared_ptr<LrScheduler>> schedulers;
-  std::vector<CustomState> loaders;  // their positions; the names of the files are chosen here
-  std::vector<CustomState> custom;
+  CheckpointParts loaders;  // their positions; the names of the files are chosen here
+  CheckpointParts custom;
   std::shared_ptr<GradScaler> scaler;  // may be null
   torch::Device device = torch::kCPU;  // its random generator is saved beside the CPU's
 };
@@ -82,6 +46,9 @@ struct TrainingState {
 // Throws UsageError for an optimizer with parameters that are in none of the models: no checkpoint
 // would have them.
 void require_models(const TrainingState& state);
+
+// The parts of a checkpoint of it, by the names below.
+CheckpointParts parts_of(const TrainingState& state);
 
 struct SaveStateOptions {
   bool only_model = false;  // weights and registered objects alone; no run can resume from them
@@ -100,24 +67,16 @@ struct SaveStateOptions {
 //     random_states_0.safetensors   of rank 0, and so on; see random_state.h
 //     custom_checkpoint_0.json      of a registered object without a file name
 //
-// The names are those of Accelerate's save_state, without its pickles. A collective: rank 0 writes
-// all files but the random states of other ranks. If a rank fails, all throw, and the previous
-// content of the folder is unchanged. A slow disk is waited for (run_together.h).
+// The names are those of Accelerate's save_state, without its pickles. Stages of a pipeline have
+// model_rank_0.safetensors, optimizer_rank_0.safetensors and so on; a registered object whose state
+// differs between the ranks, custom_checkpoint_0_rank_0.json and so on (checkpoint_parts.h).
 //
-// Throws NumericError for trained parameters, running statistics (see require_finite) and states of
-// optimizers that are not finite, UsageError as require_models and for two objects with one file,
-// and DistributedError if ranks do not see the folder that rank 0 creates.
+// A collective; see save_parts. Throws UsageError as require_models, too.
 void save_training_state(const std::string& path, const TrainingState& state,
                          const ProcessGroup& group, const SaveStateOptions& options = {});
 
-// Opens, on every rank, the checkpoint that `path` leads to on rank 0; see open_checkpoint. Throws
-// DistributedError on all ranks, naming those that have another checkpoint there or none: ranks
-// that go on from different weights would train for nothing. A collective.
-Checkpoint open_checkpoint_together(const std::string& path, const ProcessGroup& group);
-
-// Opens the checkpoint on all ranks, reads and checks everything, then applies it. The `path` of
-// rank 0 counts. After an error nothing has changed, except for a registered object without
-// plan_load: it is checked when it is applied, last. Returns the checkpoint's folder. A collective.
+// load_parts, and a log line for each option of an optimizer that it changes, and if the random
+// generators stay as they are, because the checkpoint has those of another number of ranks.
 std::string load_training_state(const std::string& path, const TrainingState& state,
                                 const ProcessGroup& group, const Log& log);
 

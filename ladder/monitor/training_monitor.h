@@ -128,6 +128,7 @@ class TrainingMonitor {
 
   // For Accelerator::register_for_checkpointing: the progress, and the settings of the run.
   // plan_load compares the settings; it throws DataError or UsageError naming `origin`.
+  static constexpr bool kSavedByRank0 = true;  // of all ranks; see json_part
   nlohmann::json state_dict() const;
   std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin);
   void restore(const TrainingProgress& progress) { progress_ = progress; }

@@ -335,6 +335,7 @@ class Trainer {
   // training_args.json of a checkpoint.
   struct ArgumentsFile {
     const Trainer& trainer;
+    static constexpr bool kSavedByRank0 = true;  // of all ranks; see json_part
     nlohmann::json state_dict() const;
     std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin) const;
   };

@@ -49,6 +49,7 @@ struct TrainerState {
   // Sets the three intervals; fractions of all steps become numbers.
   void compute_steps(const TrainingArguments& arguments, std::int64_t training_steps);
 
+  static constexpr bool kSavedByRank0 = true;  // of all ranks; see json_part
   nlohmann::json state_dict() const;
   // Checks `state` and returns the function that applies it. Logging, evaluation and save intervals
   // then come from the checkpoint; max_steps, num_train_epochs and the two is_ ... stay those of

@@ -27,6 +27,8 @@
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/sgd.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/pipeline_stage.h"
+#include "mnist/networks.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/exact.h"
 #include "tests/support/expect_error.h"
@@ -261,6 +263,45 @@ TEST(Snapshot, RefusesADamagedOneWithAHint) {
     EXPECT_EQ(Loop(group, run).monitor.steps(), 0) << "a missing one is no error";
     fs::create_directory(folder.file(".snapshot.partial"));
     EXPECT_EQ(Loop(group, run).monitor.steps(), 0) << "one that was never complete";
+  });
+}
+
+// The loop of beyond/pipeline, until `end` steps are done.
+std::string train_stages(const ProcessGroup& group, const std::string& path, std::int64_t end) {
+  const auto own = first_model(basicnet());
+  mnist::keep_layers(*own, group.rank(), group.world_size());
+  PipelineStage stage(own, group, {.micro_batches = 2});
+  SGD optimizer(stage.parameters(), {.lr = 0.1, .momentum = 0.9});
+  StepLR scheduler(optimizer, {.step_size = 1, .gamma = 0.5});
+  DataLoader loader(image_loader(23, 4).shared_dataset(),
+                    {.batch_sampler = divide_batches(23, {.batch_size = 4, .seed = 5})});
+  Snapshot snapshot({.path = path, .steps = 2}, group, stage, optimizer, scheduler);
+  TrainingMonitor monitor({.quiet = true}, {.group = group}, stage, loader.size());
+  snapshot.resume(loader, monitor, Log({.rank = group.rank(), .quiet = true}));
+  loader.set_epoch(0);
+  monitor.begin_epoch(1, 1, loader.first_batch());
+  for (const Batch& batch : loader) {
+    const RandomScope random({1, batch.epoch, batch.positions});
+    const auto loss = stage.step(batch, [](const torch::Tensor& output, const Batch& part) {
+      return basicnet().loss(output, part);
+    });
+    optimizer.step();
+    monitor.step(batch, loss);
+    optimizer.zero_grad();
+    snapshot.after_step();
+    if (monitor.steps() == end) break;
+  }
+  return weights_sha256(state_dict(stage));
+}
+
+TEST(Snapshot, HoldsTheStagesOfAPipeline) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](const ProcessGroup& group) {
+    const auto path = folder.file("snapshot");
+    const auto whole = train_stages(group, "", -1);
+    train_stages(group, path, 3);
+    EXPECT_TRUE(fs::exists(path + "/model_rank_1.safetensors"));
+    EXPECT_EQ(train_stages(group, path, -1), whole);
   });
 }
 

@@ -36,6 +36,7 @@
 #include "ladder/launch/signals.h"
 #include "ladder/monitor/stop_signal.h"
 #include "ladder/nn/state_dict.h"
+#include "ladder/optim/adam.h"
 #include "ladder/optim/fused_optimizer.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/schedules.h"
@@ -548,10 +549,11 @@ TEST(SaveState, RefusesWeightsAndOptimizersThatAreNotFinite) {
   run_trainees(2, [](Accelerators&, Trainee& trainee, const std::string& path) {
     trainee.train_until(2);
     const torch::NoGradGuard no_grad;
-    const auto expect_refused = [&](const std::string& name) {
+    const auto expect_refused = [&](const std::string& file, const std::string& name) {
       if (trainee.accelerator->is_main_process()) {
-        EXPECT_ERROR(trainee.accelerator->save_state(path), NumericError,
-                     path + ": expected finite weights, got NaN or infinity in " + name);
+        EXPECT_ERROR(
+            trainee.accelerator->save_state(path), NumericError,
+            file + ".safetensors: expected finite weights, got NaN or infinity in " + name);
       } else {
         EXPECT_THROW(trainee.accelerator->save_state(path), DistributedError);
       }
@@ -561,11 +563,11 @@ TEST(SaveState, RefusesWeightsAndOptimizersThatAreNotFinite) {
     const auto tensors = optimizer.state_dict(*trainee.network).tensors;
     const auto value = tensors.begin()->second.view(-1)[0];
     value.fill_(NAN);
-    expect_refused(tensors.begin()->first);
+    expect_refused("optimizer", tensors.begin()->first);
     value.fill_(1.0F);
     auto bias = trainee.network->named_parameters()["linear.bias"];
     bias[3] = INFINITY;
-    expect_refused("linear.bias");
+    expect_refused("model", "linear.bias");
     bias.set_requires_grad(false);  // as a mask
     EXPECT_EQ(trainee.accelerator->save_state(path), path);
   });
@@ -629,6 +631,128 @@ TEST(Resume, IncludesRegisteredObjects) {
     counter.value = 5;
     EXPECT_ERROR(accelerator->load_state(path), DataError, "custom_checkpoint_1.json");
     EXPECT_EQ(counter.value, 5) << "applied when all was checked";
+  });
+}
+
+// What one process trains on, as the environments of reinforcement learning.
+struct Environment {
+  std::int64_t seed = 0;
+  std::int64_t steps = 0;
+
+  Batch next() { return random_batch(4, static_cast<std::uint64_t>(seed + ++steps)); }
+  nlohmann::json state_dict() const { return {{"seed", seed}, {"steps", steps}}; }
+  void load_state_dict(const nlohmann::json& state, std::string_view /*origin*/) {
+    seed = state.at("seed");
+    steps = state.at("steps");
+  }
+};
+
+struct SharedEnvironment : Environment {
+  Apply plan_load_of_ranks(const std::vector<nlohmann::json>& states, std::string_view /*origin*/) {
+    return [this, states] { load_state_dict(states.back(), ""); };
+  }
+};
+
+std::string train_in_environments(Accelerators& ranks, const std::string& path, bool resumes) {
+  const auto accelerator = ranks.make();
+  Environment environment{.seed = resumes ? 0 : 1000 * accelerator->process_index()};
+  accelerator->register_for_checkpointing(environment);
+  const auto network = small_net();
+  auto [model, optimizer] = accelerator->prepare(network, plain_sgd(*network));
+  if (resumes) accelerator->load_state(path);
+  while (environment.steps < 6) {
+    run_backward(*accelerator, *model, basicnet(), environment.next());
+    optimizer->step();
+    optimizer->zero_grad();
+    if (environment.steps == 3 && !resumes) accelerator->save_state(path);
+  }
+  return weights_sha256(state_dict(*network));
+}
+
+TEST(Resume, GivesEachProcessItsOwnStateOfAnObject) {
+  const TemporaryFolder folder;
+  const auto path = folder.file("checkpoint");
+  const auto first = path + "/custom_checkpoint_0_rank_0.json";
+  run_accelerators(2, [&](Accelerators& ranks) {
+    const auto whole = train_in_environments(ranks, path, false);
+    EXPECT_TRUE(fs::exists(first));
+    EXPECT_EQ(train_in_environments(ranks, path, true), whole);
+  });
+  run_accelerators(1, [&](Accelerators& ranks) {
+    EXPECT_ERROR(train_in_environments(ranks, path, true), UsageError,
+                 "custom_checkpoint_0_rank_0.json and so on hold the state of each of 2 processes, "
+                 "and this run has 1; hint: start it with 2 processes");
+    const auto accelerator = ranks.make();
+    SharedEnvironment environment;
+    accelerator->register_for_checkpointing(environment);
+    const auto network = small_net();
+    auto [model, optimizer] = accelerator->prepare(network, plain_sgd(*network));
+    accelerator->load_state(path);
+    EXPECT_EQ(environment.seed, 1000);
+  });
+}
+
+std::vector<std::string> files_of(const std::string& path);
+
+// Saves in the second of three epochs, or resumes there.
+std::string train_with_new_objects(Accelerators& ranks, const std::string& path, bool resumes) {
+  const auto accelerator = ranks.make();
+  Counter epoch;
+  accelerator->register_for_checkpointing(epoch);
+  const auto images = image_loader(kSamples, kBatch);
+  const auto network = small_net();
+  bool loads = resumes;
+  do {
+    const auto model = accelerator->prepare(network);
+    auto adamw = std::make_shared<AdamW>(model->parameters(), AdamWOptions{.lr = 0.01});
+    std::shared_ptr<LrScheduler> halved =
+        std::make_shared<StepLR>(*adamw, StepLrOptions{.step_size = 2, .gamma = 0.5});
+    auto [loader, optimizer, scheduler] = accelerator->prepare(DataLoader(images), adamw, halved);
+    if (std::exchange(loads, false)) accelerator->load_state(path);
+    loader.set_epoch(epoch.value);
+    std::int64_t done = loader.first_batch();
+    for (const Batch& batch : loader) {
+      run_backward(*accelerator, *model, basicnet(), batch);
+      optimizer->step();
+      scheduler->step();
+      optimizer->zero_grad();
+      if (++done == 3 && epoch.value == 1 && !resumes) accelerator->save_state(path);
+    }
+  } while (++epoch.value < 3);
+  return weights_sha256(state_dict(*network));
+}
+
+TEST(Resume, TakesAnObjectThatReplacesAnotherForTheSame) {
+  for (const int world : {1, 2}) {
+    run_accelerators(world, [&](Accelerators& ranks) {
+      const auto path = ranks.folder().file("checkpoint");
+      const auto whole = train_with_new_objects(ranks, path, false);
+      const auto files = files_of(path);
+      EXPECT_EQ(std::ranges::count(files, "optimizer.safetensors"), 1);
+      for (const char* second : {"optimizer_1.safetensors", "scheduler_1.json", "sampler_1.json"}) {
+        EXPECT_EQ(std::ranges::count(files, second), 0) << second;
+      }
+      EXPECT_EQ(train_with_new_objects(ranks, path, true), whole);
+    });
+  }
+}
+
+TEST(FreeMemory, ReleasesOneObject) {
+  run_accelerators(2, [&](Accelerators& ranks) {
+    const auto path = ranks.folder().file("checkpoint");
+    const auto accelerator = ranks.make();
+    const auto network = small_net();
+    const auto adamw = std::make_shared<AdamW>(network->parameters(), AdamWOptions{});
+    std::shared_ptr<LrScheduler> step_lr = std::make_shared<StepLR>(*adamw, StepLrOptions{});
+    auto [model, optimizer, scheduler, loader] =
+        accelerator->prepare(network, adamw, step_lr, image_loader(kSamples, kBatch));
+    accelerator->free_memory(*optimizer);
+    accelerator->save_state(path);
+    EXPECT_EQ(files_of(path).size(), 5U) << "manifest, model, position, random states";
+    accelerator->free_memory(*model);
+    accelerator->free_memory(loader);
+    accelerator->save_state(path);
+    EXPECT_EQ(files_of(path).size(), 3U);
   });
 }
 
