@@ -21,9 +21,9 @@ SPINE = ("core", "io", "launch", "comm", "data", "nn", "optim", "amp", "parallel
 SHELVES = {
     "accelerate": "accelerate/ checkpoint/training_state checkpoint/loader_position "
                   "checkpoint/optimizer_archive checkpoint/random_state",
-    "armour": "armour/ checkpoint/folder_lock checkpoint/checkpoint_ monitor/stop_signal "
-              "monitor/loss_guard monitor/run_settings parallel/replica_check io/atomic_file "
-              "io/sha256",
+    "armour": "armour/ checkpoint/folder_lock checkpoint/checkpoint_folder "
+              "checkpoint/checkpoint_manifest monitor/stop_signal monitor/loss_guard "
+              "monitor/run_settings parallel/replica_check io/atomic_file io/sha256",
     "exact": "exact/",
     "guest": "guest/ optim/torch_lr_scheduler",
     "kernels": "kernels/",
