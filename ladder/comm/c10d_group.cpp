@@ -98,7 +98,9 @@ void set_backends(c10d::ProcessGroup& group, ProcessGroup::Setup& setup, const C
     const auto single = c10::make_intrusive<SingleBackend>();
     return set(single, Type::CUSTOM, single, Type::CUSTOM);
   }
-  const auto gloo = make_gloo(setup, c10::make_intrusive<c10d::PrefixStore>("cpu/", store));
+  const auto cpu_store = c10::make_intrusive<c10d::PrefixStore>("cpu/", store);
+  const auto gloo =
+      setup.backend == "shm" ? make_shared_memory(setup, cpu_store) : make_gloo(setup, cpu_store);
   if (setup.backend != "nccl") return set(gloo, Type::GLOO, gloo, Type::GLOO);
   const auto nccl = make_nccl(setup, c10::make_intrusive<c10d::PrefixStore>("cuda/", store));
   set(gloo, Type::GLOO, nccl, Type::NCCL);

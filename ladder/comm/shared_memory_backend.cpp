@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <ATen/core/ivalue.h>
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ladder/comm/gloo_backend.h"
+#include "ladder/comm/shared_memory.h"
+
+namespace ladder {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+using C10dWork = c10::intrusive_ptr<c10d::Work>;
+
+SharedMemory::AllGather all_gather_in(const C10dStore& store, const char* name, int rank,
+                                      int world_size) {
+  return [=, round = 0](const std::string& own) mutable {
+    const auto key = [&](int other) { return fmt::format("{}/{}/{}", name, round, other); };
+    store->set(key(rank), own);
+    std::vector<std::string> keys;
+    for (int other = 0; other < world_size; ++other) keys.push_back(key(other));
+    std::vector<std::string> all;
+    for (const auto& text : store->multiGet(keys)) all.emplace_back(text.begin(), text.end());
+    ++round;
+    return all;
+  };
+}
+// Gloo, except that what ProcessGroup sends uses shared memory.
+class GlooAndSharedMemory : public Gloo {
+ public:
+  GlooAndSharedMemory(const C10dStore& store, const ProcessGroup::Setup& setup,
+                      const c10::intrusive_ptr<Options>& options,
+                      std::unique_ptr<SharedMemory> memory)
+      : Gloo(store, setup.rank, setup.world_size, options), memory_(std::move(memory)) {}
+
+  // Moves `tensor` to memory that all ranks map, where collectives work in place. A collective.
+  void share(const at::Tensor& tensor) {
+    constexpr std::size_t kPage = 4096;
+    const auto stride = (tensor.nbytes() + kPage - 1) / kPage * kPage;
+    auto memory = memory_->allocate(stride, getOptions()->timeout);
+    if (!memory) return;
+    std::erase_if(shared_, [](const auto& entry) { return entry.tensor.expired(); });
+    shared_.push_back({c10::weak_intrusive_ptr(tensor.getIntrusivePtr()), memory.get(), stride,
+                       ++shared_so_far_});
+    auto* const own = memory.get() + static_cast<std::size_t>(getRank()) * stride;
+    std::memcpy(own, tensor.const_data_ptr(), tensor.nbytes());
+    using Owner = std::shared_ptr<std::byte>;
+    const auto release = [](void* owner) { delete static_cast<Owner*>(owner); };
+    tensor.storage().set_data_ptr_noswap({own, new Owner(std::move(memory)), release, at::kCPU});
+  }
+
+  C10dWork broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
+    if (!is_shareable(tensors)) return ProcessGroupGloo::broadcast(tensors, options);
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const auto result = tensors.front().contiguous();
+    const int from = static_cast<int>(options.rootRank);
+    const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t begin) {
+      if (rank != getRank()) result.view(-1).narrow(0, begin, piece.numel()).copy_(piece);
+    };
+    exchange({"broadcast", "", from}, result, options.timeout, consume);
+    if (!result.is_same(tensors.front())) tensors.front().copy_(result);
+    return completed(tensors);
+  }
+
+  C10dWork allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
+    const auto op = options.reduceOp.op_;
+    if (!name_of(op) || !is_shareable(tensors)) {
+      return ProcessGroupGloo::allreduce(tensors, options);
+    }
+    if (const auto* shared = shared_of(tensors.front())) {
+      return reduced_in_place(tensors, op, options.timeout, *shared);
+    }
+    return reduced({"all_reduce", name_of(op)}, tensors, op, options.timeout, /*here=*/true);
+  }
+
+  C10dWork reduce(Tensors& tensors, const c10d::ReduceOptions& options) override {
+    const auto op = options.reduceOp.op_;
+    if (!name_of(op) || !is_shareable(tensors)) return ProcessGroupGloo::reduce(tensors, options);
+    return reduced({"reduce", fmt::format("{} to rank {}", name_of(op), options.rootRank)}, tensors,
+                   op, options.timeout, getRank() == options.rootRank);
+  }
+
+  C10dWork allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                     const c10d::AllgatherOptions& options) override {
+    // Gloo reports outputs that do not fit.
+    if (!is_shareable(inputs) || !have_room(outputs, inputs.front())) {
+      return ProcessGroupGloo::allgather(outputs, inputs, options);
+    }
+    return gathered({"all_gather", ""}, outputs.front(), inputs.front(), options.timeout);
+  }
+
+  C10dWork _allgather_base(at::Tensor& output, at::Tensor& input,
+                           const c10d::AllgatherOptions& options) override {
+    if (!is_shareable({input}) || output.numel() != input.numel() * getSize()) {
+      return ProcessGroupGloo::_allgather_base(output, input, options);
+    }
+    if (const auto* shared = shared_of(output)) {
+      return gathered_in_place(output, input, options.timeout, *shared);
+    }
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    return gathered({"all_gather", ""}, output.view({getSize(), -1}).unbind(0), input,
+                    options.timeout);
+  }
+
+  C10dWork gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                  const c10d::GatherOptions& options) override {
+    const bool here = getRank() == options.rootRank;
+    if (!is_shareable(inputs) || (here && !have_room(outputs, inputs.front()))) {
+      return ProcessGroupGloo::gather(outputs, inputs, options);
+    }
+    return gathered({"gather", fmt::format("to rank {}", options.rootRank)},
+                    here ? outputs.front() : Tensors(), inputs.front(), options.timeout);
+  }
+
+  C10dWork _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                const c10d::ReduceScatterOptions& options) override {
+    const auto op = options.reduceOp.op_;
+    if (!name_of(op) || !is_shareable({input})) {
+      return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
+    }
+    reduce({"reduce_scatter", name_of(op)}, input, op, options.timeout, output,
+           getRank() * output.numel());
+    return completed({output});
+  }
+
+  C10dWork send(Tensors& tensors, int to, int tag) override {
+    if (!is_shareable(tensors)) return Gloo::send(tensors, to, tag);
+    return transfer(tensors.front(), to, /*sends=*/true);
+  }
+
+  C10dWork recv(Tensors& tensors, int from, int tag) override {
+    if (!is_shareable(tensors)) return Gloo::recv(tensors, from, tag);
+    return transfer(tensors.front(), from, /*sends=*/false);
+  }
+
+  C10dWork barrier(const c10d::BarrierOptions& options) override {
+    exchange({"barrier", ""}, at::empty({0}), options.timeout, [](auto&&...) {});
+    return completed({});
+  }
+
+ private:
+  // With the result `here`, or on other ranks alone.
+  C10dWork reduced(const SharedMemory::Call& call, const Tensors& tensors,
+                   c10d::ReduceOp::RedOpType op, std::chrono::milliseconds timeout, bool here) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const auto result = tensors.front().contiguous();
+    reduce(call, result, op, timeout, here ? result.view(-1) : at::Tensor(), 0);
+    if (here && !result.is_same(tensors.front())) tensors.front().copy_(result);
+    return completed(tensors);
+  }
+
+  // A tensor of each rank, in memory that all ranks map.
+  struct Shared {
+    c10::weak_intrusive_ptr<at::TensorImpl> tensor;  // of this rank
+    std::byte* memory;                               // lives as long as the tensor
+    std::size_t stride;                              // bytes per rank
+    int number;                                      // equal on all ranks
+  };
+
+  const Shared* shared_of(const at::Tensor& tensor) const {
+    const auto found = std::ranges::find_if(shared_, [&](const auto& entry) {
+      return entry.tensor.lock().get() == tensor.unsafeGetTensorImpl();
+    });
+    return found == shared_.end() ? nullptr : &*found;
+  }
+
+  // Each rank sums a range of the elements and writes it to the tensors of all. That takes half of
+  // the traffic of pieces that are copied to a slot and back.
+  C10dWork reduced_in_place(const Tensors& tensors, c10d::ReduceOp::RedOpType op,
+                            std::chrono::milliseconds timeout, const Shared& shared) {
+    const auto& tensor = tensors.front();
+    const std::int64_t ranks = getSize(), elements = tensor.numel();
+    const auto piece = static_cast<std::int64_t>(SharedMemory::kChunkBytes / tensor.itemsize());
+    const auto last = elements * (getRank() + 1) / ranks;
+    const auto sum_own_range = [&](const Tensors& parts) {
+      for (auto begin = elements * getRank() / ranks; begin < last; begin += piece) {
+        Tensors pieces;
+        for (const auto& part : parts) {
+          pieces.push_back(part.narrow(0, begin, std::min(piece, last - begin)));
+        }
+        auto& sum = pieces.front();
+        for (std::size_t i = 1; i < pieces.size(); ++i) apply(op, sum, sum, pieces[i]);
+        for (std::size_t i = 1; i < pieces.size(); ++i) pieces[i].copy_(sum);
+      }
+    };
+    in_place({"all_reduce", name_of(op)}, tensor, timeout, shared, sum_own_range);
+    SharedMemory::count_sent(static_cast<std::int64_t>(tensor.nbytes()));
+    return completed(tensors);
+  }
+
+  // Each rank writes its range to the tensors of the others.
+  C10dWork gathered_in_place(const at::Tensor& output, const at::Tensor& input,
+                             std::chrono::milliseconds timeout, const Shared& shared) {
+    const auto write_own_range = [&](const Tensors& parts) {
+      for (const auto& part : parts) {
+        auto range = part.narrow(0, getRank() * input.numel(), input.numel());
+        if (range.const_data_ptr() != input.const_data_ptr()) range.copy_(input.view(-1));
+      }
+    };
+    in_place({"all_gather", ""}, output, timeout, shared, write_own_range);
+    SharedMemory::count_sent(static_cast<std::int64_t>(input.nbytes()));
+    return completed({output});
+  }
+
+  // Runs `write` on all ranks, while no rank uses its `tensor` for anything else.
+  template <typename Write>
+  void in_place(SharedMemory::Call call, const at::Tensor& tensor,
+                std::chrono::milliseconds timeout, const Shared& shared, const Write& write) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    Tensors parts;
+    for (int rank = 0; rank < getSize(); ++rank) {
+      auto* const part = shared.memory + static_cast<std::size_t>(rank) * shared.stride;
+      parts.push_back(torch::from_blob(part, {tensor.numel()}, tensor.options()));
+    }
+    call.form += fmt::format("{}memory {}", call.form.empty() ? "" : ", ", shared.number);
+    const auto meet = [&] { exchange(call, tensor.new_empty({0}), timeout, [](auto&&...) {}); };
+    meet();
+    write(parts);
+    meet();
+  }
+
+  // `result` gets the elements of `input`, reduced, from `begin` on; undefined = none.
+  void reduce(const SharedMemory::Call& call, const at::Tensor& input, c10d::ReduceOp::RedOpType op,
+              std::chrono::milliseconds timeout, const at::Tensor& result, std::int64_t begin) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const auto end = result.defined() ? begin + result.numel() : begin;
+    at::Tensor first;  // rank 0's piece; the others are of the same place
+    const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t offset) {
+      const auto from = std::max(begin, offset), to = std::min(end, offset + piece.numel());
+      if (from >= to) return;
+      const auto own = piece.narrow(0, from - offset, to - from);
+      auto part = result.view(-1).narrow(0, from - begin, to - from);
+      if (rank == 0) {
+        first = own;
+        if (getSize() == 1) part.copy_(own);
+        return;
+      }
+      apply(op, part, rank == 1 ? first : part, own);
+    };
+    exchange(call, input, timeout, consume);
+  }
+
+  C10dWork transfer(const at::Tensor& tensor, int peer, bool sends) {
+    auto started =
+        memory_->start({.peer = peer,
+                        .sends = sends,
+                        .form = form_of(tensor),
+                        .bytes = {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()},
+                        .owner = std::make_shared<at::Tensor>(tensor)});
+    return c10::make_intrusive<FunctionWork>(
+        [this, started = std::move(started)](std::chrono::milliseconds timeout) {
+          memory_->wait(started, timeout == kNoTimeout ? getOptions()->timeout : timeout);
+        });
+  }
+
+  // `all`: empty where nothing is to be received.
+  C10dWork gathered(const SharedMemory::Call& call, const Tensors& all, const at::Tensor& input,
+                    std::chrono::milliseconds timeout) {
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t begin) {
+      if (all.empty()) return;
+      all[static_cast<std::size_t>(rank)].view(-1).narrow(0, begin, piece.numel()).copy_(piece);
+    };
+    exchange(call, input.contiguous(), timeout, consume);
+    return completed(all);
+  }
+
+  // Equal on all ranks.
+  static bool is_shareable(const Tensors& tensors) {
+    return tensors.size() == 1 && tensors.front().is_cpu() &&
+           tensors.front().layout() == torch::kStrided;
+  }
+
+  bool have_room(const std::vector<Tensors>& outputs, const at::Tensor& input) const {
+    return outputs.size() == 1 && outputs.front().size() == static_cast<std::size_t>(getSize()) &&
+           std::all_of(outputs.front().begin(), outputs.front().end(), [&](const auto& output) {
+             return output.numel() == input.numel() &&
+                    output.scalar_type() == input.scalar_type() && output.is_cpu() &&
+                    output.is_contiguous();
+           });
+  }
+
+  // Null: for Gloo.
+  static const char* name_of(c10d::ReduceOp::RedOpType op) {
+    if (op == c10d::ReduceOp::SUM) return "sum";
+    if (op == c10d::ReduceOp::MIN) return "min";
+    return op == c10d::ReduceOp::MAX ? "max" : nullptr;
+  }
+
+  static void apply(c10d::ReduceOp::RedOpType op, at::Tensor& result, const at::Tensor& left,
+                    const at::Tensor& right) {
+    if (op == c10d::ReduceOp::SUM) {
+      at::add_out(result, left, right);
+    } else if (op == c10d::ReduceOp::MIN) {
+      at::minimum_out(result, left, right);
+    } else {
+      at::maximum_out(result, left, right);
+    }
+  }
+
+  template <typename ConsumePiece>
+  void exchange(SharedMemory::Call call, const at::Tensor& own, std::chrono::milliseconds timeout,
+                const ConsumePiece& consume) {
+    call.form += fmt::format("{}{}", call.form.empty() ? "" : ", ", own.dtype().name());
+    const auto size = static_cast<std::size_t>(own.element_size());
+    const auto consume_bytes = [&](int rank, std::size_t offset, std::span<const std::byte> bytes) {
+      const auto piece =
+          torch::from_blob(const_cast<std::byte*>(bytes.data()),
+                           {static_cast<std::int64_t>(bytes.size() / size)}, own.options());
+      consume(rank, piece, static_cast<std::int64_t>(offset / size));
+    };
+    memory_->exchange(call, {static_cast<const std::byte*>(own.const_data_ptr()), own.nbytes()},
+                      consume_bytes,
+                      timeout == c10d::kUnsetTimeout ? getOptions()->timeout : timeout);
+  }
+
+  std::unique_ptr<SharedMemory> memory_;
+  std::vector<Shared> shared_;
+  int shared_so_far_ = 0;
+};
+
+}  // namespace
+
+void share_memory(const ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
+  auto* const backend =
+      dynamic_cast<GlooAndSharedMemory*>(c10d_group(group)->getBackend(c10::kCPU).get());
+  if (backend == nullptr) return;
+  for (const auto& tensor : tensors) {
+    if (tensor.is_cpu() && tensor.nbytes() > SharedMemory::kChunkBytes) backend->share(tensor);
+  }
+}
+
+c10::intrusive_ptr<Gloo> make_shared_memory(ProcessGroup::Setup& setup, const C10dStore& store) {
+  auto memory =
+      SharedMemory::make(setup.rank, setup.world_size,
+                         all_gather_in(store, "shared_memory", setup.rank, setup.world_size));
+  if (memory) {
+    return c10::make_intrusive<GlooAndSharedMemory>(store, setup, gloo_options(setup),
+                                                    std::move(memory));
+  }
+  setup.backend = "gloo";
+  return make_gloo(setup, store);
+}
+
+}  // namespace ladder
