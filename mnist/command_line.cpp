@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ladder/comm/backend_names.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/core/largest_counts.h"
@@ -263,8 +264,8 @@ void add_output_flags(Flags& flags, SingleOptions& options, const CommandTexts& 
 }
 
 void add_group_flags(Flags& flags, GroupOptions& options, std::int64_t& timeout_seconds) {
-  flags.one_of(kOwn, "--backend", options.process_group.backend, {"auto", "gloo", "nccl", "shm"},
-               "communication backend; auto: nccl with one GPU per rank, shm on one machine");
+  flags.one_of(kOwn, "--backend", options.process_group.backend, backend_choices(),
+               "communication backend; auto: " + automatic_backends());
   flags.integer(kOwn, "--timeout", timeout_seconds, {1, 604'800},
                 "seconds that a rank waits for the others");
 }

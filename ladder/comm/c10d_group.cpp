@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/comm/c10d_group.h"
 
-#include <ATen/core/ivalue.h>
 #include <c10/util/Logging.h>
 #include <fmt/core.h>
 #include <torch/types.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#ifdef USE_C10D_NCCL
-#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
-#endif
 
 #include <algorithm>
 #include <cstdint>
@@ -19,8 +15,8 @@
 #include <thread>
 #include <utility>
 
+#include "ladder/comm/backends.h"
 #include "ladder/comm/errors.h"
-#include "ladder/comm/gloo_backend.h"
 #include "ladder/core/clock.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
@@ -28,83 +24,6 @@
 
 namespace ladder {
 namespace {
-
-using Tensors = std::vector<at::Tensor>;
-using C10dWork = c10::intrusive_ptr<c10d::Work>;
-using Backend = c10::intrusive_ptr<c10d::Backend>;
-
-// Collectives of one rank: nothing to exchange.
-class SingleBackend : public c10d::Backend {
- public:
-  SingleBackend() : Backend(/*rank=*/0, /*size=*/1) {}
-
-  const std::string getBackendName() const override { return "single"; }
-  C10dWork broadcast(Tensors& tensors, const c10d::BroadcastOptions& /*options*/) override {
-    return completed(tensors);
-  }
-  C10dWork allreduce(Tensors& tensors, const c10d::AllreduceOptions& /*options*/) override {
-    return completed(tensors);
-  }
-  C10dWork reduce(Tensors& tensors, const c10d::ReduceOptions& /*options*/) override {
-    return completed(tensors);
-  }
-  C10dWork allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                     const c10d::AllgatherOptions& /*options*/) override {
-    return copied(outputs, inputs);
-  }
-  C10dWork _allgather_base(at::Tensor& output, at::Tensor& input,
-                           const c10d::AllgatherOptions& /*options*/) override {
-    output.copy_(input.view_as(output));
-    return completed({output});
-  }
-  C10dWork gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                  const c10d::GatherOptions& /*options*/) override {
-    return copied(outputs, inputs);
-  }
-  C10dWork _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                const c10d::ReduceScatterOptions& /*options*/) override {
-    output.copy_(input.view_as(output));
-    return completed({output});
-  }
-  C10dWork barrier(const c10d::BarrierOptions& /*options*/) override { return completed({}); }
-
- private:
-  static C10dWork copied(std::vector<Tensors>& outputs, const Tensors& inputs) {
-    outputs.front().front().copy_(inputs.front());
-    return completed(outputs.front());
-  }
-};
-
-Backend make_nccl([[maybe_unused]] const ProcessGroup::Setup& setup,
-                  [[maybe_unused]] const C10dStore& store) {
-#ifdef USE_C10D_NCCL
-  auto options = c10d::ProcessGroupNCCL::Options::create();
-  options->timeout = setup.timeout;
-  return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, setup.rank, setup.world_size, options);
-#else
-  throw UsageError::conflict("backend nccl", "this LibTorch was built without NCCL",
-                             "use backend gloo, or a LibTorch with CUDA");
-#endif
-}
-
-void set_backends(c10d::ProcessGroup& group, ProcessGroup::Setup& setup, const C10dStore& store) {
-  using Type = c10d::ProcessGroup::BackendType;
-  const auto set = [&](const Backend& cpu, Type cpu_type, const Backend& cuda, Type cuda_type) {
-    group.setDefaultBackend(cuda_type);
-    group.setBackend(c10::kCPU, cpu_type, cpu);
-    group.setBackend(c10::kCUDA, cuda_type, cuda);
-  };
-  if (setup.backend == "single") {
-    const auto single = c10::make_intrusive<SingleBackend>();
-    return set(single, Type::CUSTOM, single, Type::CUSTOM);
-  }
-  const auto cpu_store = c10::make_intrusive<c10d::PrefixStore>("cpu/", store);
-  const auto gloo =
-      setup.backend == "shm" ? make_shared_memory(setup, cpu_store) : make_gloo(setup, cpu_store);
-  if (setup.backend != "nccl") return set(gloo, Type::GLOO, gloo, Type::GLOO);
-  const auto nccl = make_nccl(setup, c10::make_intrusive<c10d::PrefixStore>("cuda/", store));
-  set(gloo, Type::GLOO, nccl, Type::NCCL);
-}
 
 // LibTorch logs each error that it throws, with a stack trace of forty lines; not while one of
 // these exists. It changes a global variable: not for threads that outlive their caller.
@@ -140,7 +59,10 @@ std::vector<int> missing_keys(c10d::Store& store, const std::vector<std::string>
 C10dGroup make_c10d_group(ProcessGroup::Setup& setup) {
   const auto store = c10::make_intrusive<c10d::PrefixStore>("default_pg", setup.store);
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, setup.rank, setup.world_size);
-  set_backends(*group, setup, store);
+  const auto made = find_backend(setup.backend).make(setup, store);
+  group->setDefaultBackend(made.cuda_type);
+  group->setBackend(c10::kCPU, made.cpu_type, made.cpu);
+  group->setBackend(c10::kCUDA, made.cuda_type, made.cuda);
   group->setGroupName("0");
   return group;
 }
@@ -189,6 +111,15 @@ void exit_barrier(c10d::Store& store, const std::string& key, std::size_t ranks)
     store.wait({key + "/complete"}, kLongest);
   } catch (const std::exception&) {
     return;
+  }
+}
+
+void share_memory(const ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
+  auto* const backend =
+      dynamic_cast<SharesTensors*>(c10d_group(group)->getBackend(c10::kCPU).get());
+  if (backend == nullptr) return;
+  for (const auto& tensor : tensors) {
+    if (tensor.is_cpu()) backend->share(tensor);
   }
 }
 

@@ -29,7 +29,7 @@ struct ProcessGroup::Setup {
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
-  std::string backend = "single";        // single, gloo, nccl or shm
+  std::string backend = "single";        // a row of backends.h
   std::string description;               // for the log
   std::chrono::milliseconds timeout{0};  // of every wait
   C10dStore store;                       // of the rendezvous
@@ -37,10 +37,9 @@ struct ProcessGroup::Setup {
   std::string gloo_address;              // this machine's address for the other ranks
 };
 
-// Builds what Python's init_process_group builds: a group with one backend per device type. "gloo"
-// serves CPU and CUDA tensors (the latter through host memory); "nccl" serves CUDA tensors, and
-// Gloo then serves CPU tensors; "shm" is Gloo with a SharedMemory, and becomes "gloo" in `setup` if
-// the ranks share no memory. Waits for all ranks.
+// Builds what Python's init_process_group builds: a group with one backend per device type, from
+// the row of setup.backend (backends.h). "gloo" serves CPU and CUDA tensors (the latter through
+// host memory); "nccl" serves CUDA tensors, and Gloo then serves CPU tensors. Waits for all ranks.
 C10dGroup make_c10d_group(ProcessGroup::Setup& setup);
 
 // Runs `operations` on a store, and throws DistributedError naming `address` if they do not end

@@ -42,10 +42,6 @@ c10::intrusive_ptr<Gloo::Options> gloo_options(const ProcessGroup::Setup& setup)
 // Waits for all ranks.
 c10::intrusive_ptr<Gloo> make_gloo(const ProcessGroup::Setup& setup, const C10dStore& store);
 
-// Gloo whose collectives and transfers of CPU tensors use a SharedMemory. Gloo alone, and
-// setup.backend "gloo", if the ranks share no memory. Waits for all ranks.
-c10::intrusive_ptr<Gloo> make_shared_memory(ProcessGroup::Setup& setup, const C10dStore& store);
-
 // What a transfer compares: "float [2, 3]".
 std::string form_of(const at::Tensor& tensor);
 

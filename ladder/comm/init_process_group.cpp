@@ -27,13 +27,11 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
+#include "ladder/comm/backends.h"
 #include "ladder/comm/c10d_group.h"
 #include "ladder/comm/errors.h"
-#include "ladder/comm/shared_memory.h"
-#include "ladder/core/device.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/error.h"
-#include "ladder/core/gpus.h"
 #include "ladder/core/system_limits.h"
 #include "ladder/core/text.h"
 #include "ladder/core/unique_fd.h"
@@ -279,40 +277,6 @@ void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
   }
 }
 
-// The GPUs that the ranks of this machine can use. CUDA is asked, as choose_device does: a rank
-// whose driver is broken must not wait for NCCL with tensors on the CPU.
-int usable_gpus(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
-  // Ranks that all name the same GPU, such as cuda:0, share it.
-  const bool shared = options.device.find(':') != std::string::npos && launch.local_world_size > 1;
-  return shared ? std::min(gpu_count(), 1) : gpu_count();
-}
-
-// NCCL needs one GPU per rank; its own error for two ranks on one GPU is late and cryptic.
-std::string choose_backend(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
-  const std::array<std::string, 4> names = {"auto", "gloo", "nccl", "shm"};
-  if (std::find(names.begin(), names.end(), options.backend) == names.end()) {
-    throw UsageError::unknown_name("backend", options.backend, names);
-  }
-  const bool is_auto = options.backend == "auto";
-  if (is_auto && launch.world_size == 1) return "single";
-  // Ranks on the CPU never call CUDA.
-  const bool may_be_nccl = options.backend == "nccl" || (is_auto && options.device != "cpu");
-  const int gpus = may_be_nccl ? usable_gpus(options, launch) : 0;
-  const bool has_gpus = gpus > 0 && gpus >= launch.local_world_size;
-  if (options.backend == "nccl" && !has_gpus) {
-    const auto missing = missing_gpus(gpu_count());
-    throw UsageError::conflict(
-        "backend nccl",
-        fmt::format("{} ranks on this machine but {} GPU{}{}", launch.local_world_size, gpus,
-                    gpus == 1 ? "" : "s", missing.empty() ? "" : fmt::format(" ({})", missing)),
-        missing.empty() ? "start as many ranks as GPUs, or use backend gloo, which can share them"
-                        : "nvidia-smi shows whether the driver works; or use backend gloo");
-  }
-  if (!is_auto) return options.backend;
-  if (has_gpus) return "nccl";
-  return launch.is_single_node() ? "shm" : "gloo";
-}
-
 // Ranks whose launcher was killed get the SIGTERM that it would have sent. Ranks that a user
 // started from a shell outlive it, as other programs do; spawn has its own means.
 void die_with_launcher(const std::string& launcher) {
@@ -345,7 +309,8 @@ void require_resources(const LaunchEnvironment& launch) {
 ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   const auto launch = find_launch(options);
   die_with_launcher(launch.launcher);
-  const auto backend = choose_backend(options, launch);
+  const auto& row = find_backend(options, launch);
+  const auto& backend = row.name;
   // NCCL opens sockets of its own; on one machine the loopback interface is enough.
   if (backend == "nccl" && launch.is_single_node()) {
     ::setenv("NCCL_SOCKET_IFNAME", "lo", /*replace=*/0);
@@ -386,14 +351,8 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   run_with_deadline(options.timeout, rendezvous, [store, world_size = launch.world_size] {
     exit_barrier(*store, "connected", static_cast<std::size_t>(world_size));
   });
-  if (options.backend == "shm" && group.backend() != "shm") {  // on all ranks, or none
-    throw UsageError::conflict(
-        "backend shm",
-        fmt::format("{} ranks that do not share one machine's memory", launch.world_size),
-        fmt::format("use backend auto; up to {} ranks of one user can share it, all outside "
-                    "containers or all in the same one",
-                    SharedMemory::kMostRanks));
-  }
+  // On all ranks, or none.
+  if (options.backend == backend && group.backend() != backend) throw row.refused(options, launch);
   return group;
 }
 

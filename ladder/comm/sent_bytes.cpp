@@ -5,16 +5,17 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <charconv>
 #include <cstddef>
 #include <filesystem>
 #include <string>
 #include <system_error>
 
-#include "ladder/comm/shared_memory.h"
-
 namespace ladder {
 namespace {
+
+std::atomic<std::int64_t> counted = 0;
 
 // 0 for a descriptor that is no TCP socket.
 std::int64_t sent_through(int descriptor) {
@@ -29,7 +30,7 @@ std::int64_t sent_through(int descriptor) {
 }  // namespace
 
 std::int64_t sent_bytes() {
-  std::int64_t sum = SharedMemory::sent_bytes();
+  std::int64_t sum = counted;
   std::error_code error;  // descriptors may close meanwhile
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", error)) {
     const auto name = entry.path().filename().string();
@@ -39,5 +40,9 @@ std::int64_t sent_bytes() {
   }
   return sum;
 }
+
+void count_sent_bytes(std::int64_t bytes) { counted += bytes; }
+
+std::int64_t counted_sent_bytes() { return counted; }
 
 }  // namespace ladder

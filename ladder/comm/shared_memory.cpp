@@ -24,6 +24,7 @@
 #include <thread>
 
 #include "ladder/comm/errors.h"
+#include "ladder/comm/sent_bytes.h"
 #include "ladder/core/error.h"
 
 namespace ladder {
@@ -54,8 +55,6 @@ using std::chrono::steady_clock;
 using Counter = std::atomic<std::uint32_t>;
 
 static_assert(Counter::is_always_lock_free, "processes share it");
-
-std::atomic<std::int64_t> published_bytes = 0;  // by this process
 
 UniqueFd create_memory(std::size_t bytes, std::uint64_t nonce) {
   constexpr const char* kName = "ladder_shared_memory";
@@ -217,10 +216,6 @@ std::shared_ptr<std::byte> SharedMemory::allocate(std::size_t bytes,
   return mapped;
 }
 
-void SharedMemory::count_sent(std::int64_t bytes) { published_bytes += bytes; }
-
-std::int64_t SharedMemory::sent_bytes() { return published_bytes; }
-
 void SharedMemory::publish(std::span<const std::byte> piece, const std::string& call) {
   auto& segment = segments_[static_cast<std::size_t>(rank_)];
   auto& slot = segment.slots[pieces_ % 2];
@@ -228,7 +223,7 @@ void SharedMemory::publish(std::span<const std::byte> piece, const std::string& 
   std::copy(piece.begin(), piece.end(), slot.bytes.begin());
   count(segment.pieces);
   ++pieces_;
-  published_bytes += static_cast<std::int64_t>(piece.size());
+  count_sent_bytes(static_cast<std::int64_t>(piece.size()));
 }
 
 void SharedMemory::require_same_call(int rank, const std::string& text, const Call& call) const {
@@ -344,7 +339,7 @@ bool SharedMemory::proceed(Transfer& transfer) {
     if (transfer.sends) {
       std::strncpy(slot.call.data(), transfer.form.c_str(), slot.call.size() - 1);
       std::copy(own.begin(), own.end(), slot.bytes.begin());
-      published_bytes += static_cast<std::int64_t>(own.size());
+      count_sent_bytes(static_cast<std::int64_t>(own.size()));
     } else {
       if (transfer.form.substr(0, slot.call.size() - 1) != slot.call.data()) {
         throw another_tensor_sent(rank_, world_size(), transfer.peer, slot.call.data(),

@@ -65,9 +65,6 @@ class SharedMemory {
   // in another container, of another user, or its kernel lacks these calls.
   static std::unique_ptr<SharedMemory> make(int rank, int world_size, const AllGather& all_gather);
 
-  // The bytes that this process has published in all its memories.
-  static std::int64_t sent_bytes();
-
   ~SharedMemory();  // exchange() of the other ranks fails from then on
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
@@ -87,9 +84,6 @@ class SharedMemory {
   // contents are undefined. It may outlive this object. Null on all ranks if one of them cannot map
   // it. Throws DistributedError as exchange().
   std::shared_ptr<std::byte> allocate(std::size_t bytes, std::chrono::milliseconds timeout);
-
-  // Adds to sent_bytes() what ranks wrote to, or read from, each other's part of such memory.
-  static void count_sent(std::int64_t bytes);
 
   // Begins `transfer`, without waiting. Transfers between two ranks keep their order. Throws as
   // wait().

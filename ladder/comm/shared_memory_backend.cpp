@@ -14,7 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/comm/backends.h"
 #include "ladder/comm/gloo_backend.h"
+#include "ladder/comm/sent_bytes.h"
 #include "ladder/comm/shared_memory.h"
 
 namespace ladder {
@@ -22,6 +24,8 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
+
+constexpr const char* kName = "shm";
 
 SharedMemory::AllGather all_gather_in(const C10dStore& store, const char* name, int rank,
                                       int world_size) {
@@ -37,7 +41,7 @@ SharedMemory::AllGather all_gather_in(const C10dStore& store, const char* name, 
   };
 }
 // Gloo, except that what ProcessGroup sends uses shared memory.
-class GlooAndSharedMemory : public Gloo {
+class GlooAndSharedMemory : public Gloo, public SharesTensors {
  public:
   GlooAndSharedMemory(const C10dStore& store, const ProcessGroup::Setup& setup,
                       const c10::intrusive_ptr<Options>& options,
@@ -45,8 +49,9 @@ class GlooAndSharedMemory : public Gloo {
       : Gloo(store, setup.rank, setup.world_size, options), memory_(std::move(memory)) {}
 
   // Moves `tensor` to memory that all ranks map, where collectives work in place. A collective.
-  void share(const at::Tensor& tensor) {
+  void share(const at::Tensor& tensor) override {
     constexpr std::size_t kPage = 4096;
+    if (tensor.nbytes() <= SharedMemory::kChunkBytes) return;
     const auto stride = (tensor.nbytes() + kPage - 1) / kPage * kPage;
     auto memory = memory_->allocate(stride, getOptions()->timeout);
     if (!memory) return;
@@ -195,7 +200,7 @@ class GlooAndSharedMemory : public Gloo {
       }
     };
     in_place({"all_reduce", name_of(op)}, tensor, timeout, shared, sum_own_range);
-    SharedMemory::count_sent(static_cast<std::int64_t>(tensor.nbytes()));
+    count_sent_bytes(static_cast<std::int64_t>(tensor.nbytes()));
     return completed(tensors);
   }
 
@@ -209,7 +214,7 @@ class GlooAndSharedMemory : public Gloo {
       }
     };
     in_place({"all_gather", ""}, output, timeout, shared, write_own_range);
-    SharedMemory::count_sent(static_cast<std::int64_t>(input.nbytes()));
+    count_sent_bytes(static_cast<std::int64_t>(input.nbytes()));
     return completed({output});
   }
 
@@ -330,27 +335,37 @@ class GlooAndSharedMemory : public Gloo {
   int shared_so_far_ = 0;
 };
 
-}  // namespace
-
-void share_memory(const ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
-  auto* const backend =
-      dynamic_cast<GlooAndSharedMemory*>(c10d_group(group)->getBackend(c10::kCPU).get());
-  if (backend == nullptr) return;
-  for (const auto& tensor : tensors) {
-    if (tensor.is_cpu() && tensor.nbytes() > SharedMemory::kChunkBytes) backend->share(tensor);
-  }
+bool share_a_machine(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
+  return options.backend == kName || launch.is_single_node();
 }
 
-c10::intrusive_ptr<Gloo> make_shared_memory(ProcessGroup::Setup& setup, const C10dStore& store) {
+DeviceBackends make_shared_memory(ProcessGroup::Setup& setup, const C10dStore& store) {
   auto memory =
       SharedMemory::make(setup.rank, setup.world_size,
                          all_gather_in(store, "shared_memory", setup.rank, setup.world_size));
-  if (memory) {
-    return c10::make_intrusive<GlooAndSharedMemory>(store, setup, gloo_options(setup),
-                                                    std::move(memory));
+  if (!memory) {
+    setup.backend = "gloo";
+    return find_backend(setup.backend).make(setup, store);
   }
-  setup.backend = "gloo";
-  return make_gloo(setup, store);
+  const auto backend = c10::make_intrusive<GlooAndSharedMemory>(store, setup, gloo_options(setup),
+                                                                std::move(memory));
+  return {backend, backend};
 }
 
+UsageError no_common_memory(const ProcessGroupOptions& /*options*/,
+                            const LaunchEnvironment& launch) {
+  return UsageError::conflict(
+      "backend shm",
+      fmt::format("{} ranks that do not share one machine's memory", launch.world_size),
+      fmt::format("use backend auto; up to {} ranks of one user can share it, all outside "
+                  "containers or all in the same one",
+                  SharedMemory::kMostRanks));
+}
+
+}  // namespace
 }  // namespace ladder
+
+extern "C" const bool ladder_shared_memory_backend;
+const bool ladder_shared_memory_backend = ladder::add_backend(
+    {ladder::kName, ladder::share_a_machine, ladder::make_shared_memory, ladder::no_common_memory},
+    "on one machine");

@@ -5,14 +5,17 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <ranges>
 #include <type_traits>
 #include <utility>
 
+#include "ladder/comm/backend_names.h"
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/text.h"
@@ -288,7 +291,7 @@ void read_resume(TrainingArguments& arguments, const std::string& where, const J
 void read_backend(TrainingArguments& arguments, const std::string& where, const Json& value) {
   std::string backend;
   take(where, value, backend, std::string());
-  if (!backend.empty()) require_one_of(where, backend, {"gloo", "nccl", "shm", "auto"});
+  if (!backend.empty()) require_one_of(where, backend, backend_choices());
   arguments.ddp_backend = backend == "auto" ? "" : backend;
 }
 
@@ -300,6 +303,8 @@ void read_report_to(TrainingArguments& arguments, const std::string& where, cons
   }
   arguments.report_to = trackers == Names{"none"} ? Names{} : trackers;
 }
+
+constexpr std::string_view kBackendRow = "ddp_backend";  // with the backends of this program
 
 using T = TrainingArguments;
 using enum Effect;
@@ -399,9 +404,7 @@ constexpr TrainingArgument kRows[] = {
                                    "omission of the incomplete last batch of an epoch"),
     row<&T::label_names>(kTraining, "label_names", "NAMES", "inputs that are labels"),
 
-    {"ddp_backend", "gloo|nccl|shm",
-     "communication backend [nccl with one GPU per rank, shm on one machine]", kOwn, false,
-     read_backend, write_field<&T::ddp_backend>},
+    {kBackendRow, "", "", kOwn, false, read_backend, write_field<&T::ddp_backend>},
     flag<&T::ddp_find_unused_parameters>(kTraining, "ddp_find_unused_parameters",
                                          "parameters without gradient allowed"),
     row<&T::ddp_bucket_cap_mb>(kTraining, "ddp_bucket_cap_mb", "N",
@@ -549,7 +552,18 @@ const Row* find_row(std::span<const Row> table, std::string_view name) {
 
 }  // namespace
 
-std::span<const TrainingArgument> training_argument_table() { return kRows; }
+std::span<const TrainingArgument> training_argument_table() {
+  static const auto names = fmt::format("{}", fmt::join(backend_names() | std::views::keys, "|"));
+  static const auto help = fmt::format("communication backend [{}]", automatic_backends());
+  static const auto rows = [] {
+    auto all = std::to_array(kRows);
+    auto& row = *std::ranges::find(all, kBackendRow, &TrainingArgument::name);
+    row.form = names;
+    row.help = help;
+    return all;
+  }();
+  return rows;
+}
 
 const TrainingArgument* find_argument(std::string_view name) {
   return find_row(training_argument_table(), name);

@@ -14,6 +14,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "ladder/comm/backend_names.h"
+#include "ladder/comm/backends.h"
 #include "ladder/comm/shared_memory.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
@@ -140,6 +142,23 @@ TEST(InitProcessGroup, ChoosesGlooForManyRanksAndRefusesToShareTheirMemory) {
                  "backend shm: 9 ranks that do not share one machine's memory; hint: ");
     const auto group = init_process_group({.timeout = kTimeout, .device = "cpu"});
     EXPECT_EQ(group.backend(), "gloo");
+    expect_sums(group);
+  }));
+}
+
+TEST(InitProcessGroup, UsesABackendThatTheProgramAdds) {
+  expect_well(end_of_ranks(2, [](int /*rank*/) {
+    const Backend more{
+        .name = "more",
+        .suits = [](const auto& options, const auto&) { return options.backend == "more"; },
+        .make = [](auto& setup,
+                   const auto& store) { return find_backend("gloo").make(setup, store); },
+        .refused = nullptr};
+    add_backend(more, "never");
+    EXPECT_EQ(automatic_backends(), "more never, nccl with one GPU per rank, shm on one machine");
+    const auto group =
+        init_process_group({.backend = "more", .timeout = kTimeout, .device = "cpu"});
+    EXPECT_EQ(group.backend(), "more");
     expect_sums(group);
   }));
 }

@@ -418,7 +418,7 @@ INSTANTIATE_TEST_SUITE_P(Worlds, Collective,
 
 // One start of the ranks for all, because a start costs more than the collectives.
 TEST_P(Collective, GivesItsResultAndInSharedMemoryNeedsNoSocket) {
-  const auto by_sockets = [] { return sent_bytes() - SharedMemory::sent_bytes(); };
+  const auto by_sockets = [] { return sent_bytes() - counted_sent_bytes(); };
   run([&](const ProcessGroup& group) {
     group.barrier();
     const auto before = by_sockets();
@@ -438,10 +438,10 @@ TEST_P(Collective, CountsTheBytesThatItSends) {
     auto tensor = torch::ones({static_cast<std::int64_t>(kBytes) / 4});
     group.all_reduce(tensor);  // Gloo connects
     const auto before = sent_bytes();
-    const auto shared_before = SharedMemory::sent_bytes();
+    const auto shared_before = counted_sent_bytes();
     group.all_reduce(tensor);
     const auto sent = static_cast<double>(sent_bytes() - before);
-    const auto shared = static_cast<double>(SharedMemory::sent_bytes() - shared_before);
+    const auto shared = static_cast<double>(counted_sent_bytes() - shared_before);
     const double world = group.world_size();
     const double expected = group.backend() == "gloo"  ? 2.0 * (world - 1.0) / world * kBytes
                             : group.backend() == "shm" ? kBytes

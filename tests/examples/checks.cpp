@@ -228,6 +228,11 @@ void several_devices(const Settings& settings) {
   ladder::DistributedDataParallel model(network, ladder::init_process_group());
 }
 
+void backend(const Settings& /*settings*/) {
+  const auto group = ladder::init_process_group();
+  if (group.rank() == 0) ladder::print_line(group.backend());
+}
+
 void unused_parameter(const Settings& settings) {
   const auto network = new_network(settings);
   network->register_module("spare", torch::nn::Linear(2, 2));
@@ -300,6 +305,7 @@ const std::map<std::string, std::function<void(const Settings&)>> kChecks = {
     {"data_parallel", data_parallel},
     {"accelerator", accelerator},
     {"two_labels", two_labels},
+    {"backend", backend},
     {"output_rows", output_rows},
     {"gathered_rows", gathered_rows},
     {"predicted_rows", predicted_rows},

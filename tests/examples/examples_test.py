@@ -129,6 +129,14 @@ def test_data_parallel_and_accelerator_end_with_those_weights(folder: Path) -> N
     assert float(accumulated.removeprefix("accumulation ")) < 1e-5
 
 
+def test_a_program_has_the_sources_that_add_themselves(folder: Path) -> None:
+    """No other source calls them: the package names them to the linker."""
+    assert b"ladder_shared_memory" in (folder / "build" / "examples" / "ddp").read_bytes()
+    if FULL:
+        checks = folder / "build" / "checks" / "checks"
+        assert lines_of(checks, "backend", *FEW, "--nprocs", 2) == ["shm"]
+
+
 @full
 def test_several_labels_reach_compute_metrics(folder: Path) -> None:
     line, = lines_of(folder / "build/checks/checks", "two_labels", *FEW, "--nprocs", 1)

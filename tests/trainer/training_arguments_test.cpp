@@ -140,7 +140,7 @@ TEST(TrainingArguments, RefusesValuesOfAnotherKindByName) {
            {R"("optim": null)", "one of adamw_torch"},
            {R"("optim": "adafactor")", "one of adamw_torch_fused, adam, sgd, adagrad, rmsprop"},
            {R"("report_to": ["wandb"])", "one of jsonl"},
-           {R"("ddp_backend": "mpi")", "one of gloo"},
+           {R"("ddp_backend": "mpi")", "one of auto, gloo"},
            {R"("resume_from_checkpoint": "no")", "a path, got 'no'; hint: omit it, or write ./no"},
            {R"("accelerator_config": {"split_batch": true})", "did you mean split_batches?"},
            {R"("accelerator_config": "{split")", "a JSON object"},
@@ -402,7 +402,7 @@ TEST(ResolveTrainingArguments, RefusesWhatContradictsItself) {
             "eval_steps 0.1: one is a fraction"}}) {
     EXPECT_ERROR(resolved_json(json), UsageError, message);
   }
-  EXPECT_ERROR(resolved({.ddp_backend = "mpi"}), UsageError, "ddp_backend: expected one of gloo");
+  EXPECT_ERROR(resolved({.ddp_backend = "mpi"}), UsageError, "ddp_backend: expected one of auto, gloo");
   EXPECT_ERROR(resolved({.report_to = {"wandb"}}), UsageError, "report_to: expected one of jsonl");
   EXPECT_ERROR(resolved({.lr_scheduler_kwargs = "[1]"}), UsageError, "expected a JSON object");
   resolved_json(best + R"("save_steps": 90, "eval_steps": 30)");

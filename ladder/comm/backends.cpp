@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/comm/backends.h"
+
+#include <fmt/core.h>
+#include <torch/types.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#ifdef USE_C10D_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+#endif
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "ladder/comm/backend_names.h"
+#include "ladder/comm/gloo_backend.h"
+#include "ladder/core/device.h"
+#include "ladder/core/gpus.h"
+
+namespace ladder {
+namespace {
+
+using Type = c10d::ProcessGroup::BackendType;
+using Tensors = std::vector<at::Tensor>;
+using C10dWork = c10::intrusive_ptr<c10d::Work>;
+
+// Collectives of one rank: nothing to exchange.
+class SingleBackend : public c10d::Backend {
+ public:
+  SingleBackend() : Backend(/*rank=*/0, /*size=*/1) {}
+
+  const std::string getBackendName() const override { return "single"; }
+  C10dWork broadcast(Tensors& tensors, const c10d::BroadcastOptions& /*options*/) override {
+    return completed(tensors);
+  }
+  C10dWork allreduce(Tensors& tensors, const c10d::AllreduceOptions& /*options*/) override {
+    return completed(tensors);
+  }
+  C10dWork reduce(Tensors& tensors, const c10d::ReduceOptions& /*options*/) override {
+    return completed(tensors);
+  }
+  C10dWork allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                     const c10d::AllgatherOptions& /*options*/) override {
+    return copied(outputs, inputs);
+  }
+  C10dWork _allgather_base(at::Tensor& output, at::Tensor& input,
+                           const c10d::AllgatherOptions& /*options*/) override {
+    output.copy_(input.view_as(output));
+    return completed({output});
+  }
+  C10dWork gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                  const c10d::GatherOptions& /*options*/) override {
+    return copied(outputs, inputs);
+  }
+  C10dWork _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                const c10d::ReduceScatterOptions& /*options*/) override {
+    output.copy_(input.view_as(output));
+    return completed({output});
+  }
+  C10dWork barrier(const c10d::BarrierOptions& /*options*/) override { return completed({}); }
+
+ private:
+  static C10dWork copied(std::vector<Tensors>& outputs, const Tensors& inputs) {
+    outputs.front().front().copy_(inputs.front());
+    return completed(outputs.front());
+  }
+};
+
+// The GPUs that the ranks of this machine can use. CUDA is asked, as choose_device does: a rank
+// whose driver is broken must not wait for NCCL with tensors on the CPU.
+int usable_gpus(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
+  // Ranks that all name the same GPU, such as cuda:0, share it.
+  const bool shared = options.device.find(':') != std::string::npos && launch.local_world_size > 1;
+  return shared ? std::min(gpu_count(), 1) : gpu_count();
+}
+
+// NCCL needs one GPU per rank; its own error for two ranks on one GPU is late and cryptic.
+bool has_gpus(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
+  // Ranks on the CPU never call CUDA.
+  if (options.backend != "nccl" && options.device == "cpu") return false;
+  const int gpus = usable_gpus(options, launch);
+  return gpus > 0 && gpus >= launch.local_world_size;
+}
+
+UsageError missing_gpu(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
+  const int gpus = usable_gpus(options, launch);
+  const auto missing = missing_gpus(gpu_count());
+  return UsageError::conflict(
+      "backend nccl",
+      fmt::format("{} ranks on this machine but {} GPU{}{}", launch.local_world_size, gpus,
+                  gpus == 1 ? "" : "s", missing.empty() ? "" : fmt::format(" ({})", missing)),
+      missing.empty() ? "start as many ranks as GPUs, or use backend gloo, which can share them"
+                      : "nvidia-smi shows whether the driver works; or use backend gloo");
+}
+
+DeviceBackends make_single(ProcessGroup::Setup& /*setup*/, const C10dStore& /*store*/) {
+  const auto single = c10::make_intrusive<SingleBackend>();
+  return {single, single, Type::CUSTOM, Type::CUSTOM};
+}
+
+DeviceBackends make_gloo_alone(ProcessGroup::Setup& setup, const C10dStore& store) {
+  const auto gloo = make_gloo(setup, store);
+  return {gloo, gloo};
+}
+
+DeviceBackends make_nccl([[maybe_unused]] ProcessGroup::Setup& setup,
+                         [[maybe_unused]] const C10dStore& store) {
+#ifdef USE_C10D_NCCL
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = setup.timeout;
+  const auto gloo = make_gloo(setup, store);
+  const auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(
+      c10::make_intrusive<c10d::PrefixStore>("cuda/", store), setup.rank, setup.world_size,
+      options);
+  return {gloo, nccl, Type::GLOO, Type::NCCL};
+#else
+  throw UsageError::conflict("backend nccl", "this LibTorch was built without NCCL",
+                             "use backend gloo, or a LibTorch with CUDA");
+#endif
+}
+
+std::vector<Backend>& table() {
+  static std::vector<Backend> rows = {
+      {"single", [](const auto&, const auto& launch) { return launch.world_size == 1; },
+       make_single, nullptr},
+      {"nccl", has_gpus, make_nccl, missing_gpu},
+      {"gloo", [](const auto&, const auto&) { return true; }, make_gloo_alone, nullptr}};
+  return rows;
+}
+
+}  // namespace
+
+const Backend& find_backend(const std::string& name) {
+  return *std::ranges::find(table(), name, &Backend::name);
+}
+
+const Backend& find_backend(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
+  const auto suits = [&](const Backend& row) { return row.suits(options, launch); };
+  if (options.backend == "auto") return *std::ranges::find_if(table(), suits);
+  if (!backend_names().contains(options.backend)) {
+    throw UsageError::unknown_name("backend", options.backend, backend_choices());
+  }
+  const auto& row = find_backend(options.backend);
+  if (!suits(row)) throw row.refused(options, launch);
+  return row;
+}
+
+bool add_backend(Backend backend, const std::string& condition) {
+  backend_names().emplace(backend.name, condition);
+  table().insert(table().end() - 1, std::move(backend));
+  return true;
+}
+
+}  // namespace ladder
