@@ -23,7 +23,7 @@
 #include "ladder/core/one_thread.h"
 #include "ladder/exact/exact_data_parallel.h"
 #include "ladder/io/atomic_file.h"
-#include "ladder/monitor/stop_signal.h"
+#include "ladder/launch/signals.h"
 #include "ladder/optim/clip_grad.h"
 #include "ladder/optim/torch_lr_scheduler.h"
 #include "ladder/parallel/distributed_data_parallel.h"
@@ -642,7 +642,7 @@ std::string Accelerator::save_state(const std::string& path, const SaveStateOpti
                       group_, log_);
   }
   last_checkpoint_ = folder;
-  if (path.empty()) StopSignal::stop_after_save(folder);
+  if (path.empty()) after_save()(folder);
   return folder;
 }
 

@@ -16,7 +16,7 @@
 #include "ladder/comm/run_together.h"
 #include "ladder/core/error.h"
 #include "ladder/io/sha256.h"
-#include "ladder/monitor/stop_signal.h"
+#include "ladder/launch/signals.h"
 
 namespace ladder {
 namespace {
@@ -98,7 +98,7 @@ void Snapshot::after_epoch() {
 std::string Snapshot::save() {
   save_training_state(options_.path, state_, group_, {.latest = false});
   last_ = options_.path;
-  StopSignal::stop_after_save(last_);
+  after_save()(last_);
   return last_;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/launch/signals.h"
 
+#include <fmt/core.h>
+#include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -23,6 +25,18 @@ void set_disposition(int signal, void (*handler)(int), struct sigaction* before 
 }
 
 }  // namespace
+
+std::string stop_line(int signal, std::int64_t step, const std::string& checkpoint) {
+  const auto name = fmt::format("SIG{}", ::sigabbrev_np(signal));
+  if (checkpoint.empty())
+    return fmt::format("{}: stopped after step {}; nothing saved", name, step);
+  return fmt::format("{}: stopped after step {}; saved {}; resume from it", name, step, checkpoint);
+}
+
+std::function<void(const std::string& checkpoint)>& after_save() {
+  static std::function<void(const std::string& checkpoint)> function = [](const auto&) {};
+  return function;
+}
 
 SignalGuard::SignalGuard() {
   sigset_t signals;

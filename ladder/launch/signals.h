@@ -8,7 +8,9 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,6 +48,14 @@ class StoppedBySignal : public std::exception {
   int signal_;
   std::string text_;
 };
+
+// "SIGTERM: stopped after step 57; saved out/checkpoint-57". `checkpoint`: empty = none was
+// written.
+std::string stop_line(int signal, std::int64_t step, const std::string& checkpoint);
+
+// Called at the end of a save, with its checkpoint. A StopSignal replaces it, and then it is a
+// collective: a slow save may take most of the time that a launcher grants after a signal.
+std::function<void(const std::string& checkpoint)>& after_save();
 
 // During its lifetime, signals that would end this process can be read instead.
 //

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/monitor/stop_signal.h"
 
-#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,8 +29,6 @@ constexpr std::int64_t kMostSteps = 1000;
 std::atomic<std::int64_t> first = 0;
 constexpr std::int64_t kSignals = 256;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
-
-StopSignal* present = nullptr;
 
 int first_signal() { return static_cast<int>(first % kSignals); }
 
@@ -82,12 +79,12 @@ void listen_to(int signal, struct sigaction& before) {
 StopSignal::StopSignal(ProcessGroup group)
     : group_(std::move(group)), exceptions_(std::uncaught_exceptions()) {
   first = 0;
-  present = this;
+  after_save() = [this](const std::string& saved) { stop_after_save(saved); };
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) listen_to(kStopSignals[i], before_[i]);
 }
 
 StopSignal::~StopSignal() {
-  present = nullptr;
+  after_save() = [](const auto&) {};
   for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
     ::sigaction(kStopSignals[i], &before_[i], nullptr);
   }
@@ -104,11 +101,10 @@ int StopSignal::poll_all_ranks(bool now) {
 }
 
 void StopSignal::stop_after_save(const std::string& saved) {
-  if (present == nullptr || present->answered_) return;  // that stop makes this save
-  const int signal = present->poll_all_ranks(/*now=*/true);
+  if (answered_) return;  // that stop makes this save
+  const int signal = poll_all_ranks(/*now=*/true);
   if (signal == 0) return;
-  throw StoppedBySignal(
-      signal, present->group_.rank() == 0 ? stop_line(signal, present->step_, saved) : "");
+  throw StoppedBySignal(signal, group_.rank() == 0 ? stop_line(signal, step_, saved) : "");
 }
 
 int StopSignal::poll() {
@@ -125,13 +121,6 @@ int StopSignal::poll() {
   interval_ = static_cast<std::int64_t>(std::clamp(steps, 1.0, static_cast<double>(kMostSteps)));
   steps_left_ = interval_;
   return static_cast<int>(of_all[0]);
-}
-
-std::string stop_line(int signal, std::int64_t step, const std::string& checkpoint) {
-  const auto name = fmt::format("SIG{}", ::sigabbrev_np(signal));
-  if (checkpoint.empty())
-    return fmt::format("{}: stopped after step {}; nothing saved", name, step);
-  return fmt::format("{}: stopped after step {}; saved {}; resume from it", name, step, checkpoint);
 }
 
 }  // namespace ladder

@@ -26,7 +26,8 @@ namespace ladder {
 // once. One within half a second of the first is ignored, because launchers forward a signal that
 // the scheduler has already sent to every process. Signals that were ignored, as under nohup, stay
 // ignored. A signal after the last poll_all_ranks() takes effect when the object is destroyed,
-// unless an exception is in flight.
+// unless an exception is in flight. after_save() throws StoppedBySignal if a rank has received a
+// signal by then, with a line that names the checkpoint.
 //
 // The ranks agree by a collective of two numbers, about four times per second, in the same steps;
 // a group of one rank checks after every step. Beside NCCL too, the numbers stay on the CPU and go
@@ -45,12 +46,8 @@ class StopSignal {
   // step.
   int poll_all_ranks(bool now = false);
 
-  // A collective if there is a StopSignal, for the end of a save: throws StoppedBySignal if a rank
-  // has received a signal, with a line that names the checkpoint `saved`. A slow save may take most
-  // of the time that a launcher grants.
-  static void stop_after_save(const std::string& saved);
-
  private:
+  void stop_after_save(const std::string& saved);
   int poll();
 
   ProcessGroup group_;
@@ -63,9 +60,5 @@ class StopSignal {
   SignalStack stack_;            // of the handler
   std::array<struct sigaction, kStopSignals.size()> before_{};
 };
-
-// "SIGTERM: stopped after step 57; saved out/checkpoint-57". `checkpoint`: empty = none was
-// written.
-std::string stop_line(int signal, std::int64_t step, const std::string& checkpoint);
 
 }  // namespace ladder

@@ -106,11 +106,11 @@ TEST_ON_RANKS(TrainingMonitorOfRanks, ASignalDuringASaveStopsAllAtItsEnd, 2) {
   const auto monitor = begun(group, model);
   average_gradient(group, model, 1.0);
   monitor->step(batch_of_two(group), torch::tensor(1.0F));
-  StopSignal::stop_after_save("out/checkpoint_0");
+  after_save()("out/checkpoint_0");
   if (group.rank() == 1) std::raise(SIGHUP);
   std::string text = "not stopped";
   try {
-    StopSignal::stop_after_save("out/checkpoint_1");
+    after_save()("out/checkpoint_1");
   } catch (const StoppedBySignal& stop) {
     text = stop.what();
   }
