@@ -8,6 +8,7 @@
 
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
+#include "ladder/monitor/observers.h"
 #include "ladder/parallel/replica_check.h"
 
 namespace mnist {
@@ -28,8 +29,6 @@ Evaluation evaluation_of(const TrainerEvent& event, double accuracy) {
 RecordCallback::RecordCallback(const SingleOptions& options, Recipe recipe)
     : options_(options.record), monitor_options_(options.monitor), recipe_(std::move(recipe)) {
   options_.started = steady_seconds();
-  monitor_options_.progress = false;  // the Trainer has one, and handles signals
-  monitor_options_.stop_on_signals = false;
 }
 
 void RecordCallback::on_init_end(TrainerEvent& event) {
@@ -43,7 +42,7 @@ void RecordCallback::on_train_begin(TrainerEvent& event) {
   }
   const auto setup = event.accelerator.setup();
   monitor_ = std::make_unique<TrainingMonitor>(monitor_options_, setup, *event.model,
-                                               event.train_dataloader->size());
+                                               event.train_dataloader->size(), step_checks);
   monitor_->restore(resumed_);
   record_->begin(setup, event.train_dataloader->shard(), event.eval_dataloader->shard(),
                  *event.model);

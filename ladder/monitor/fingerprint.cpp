@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "ladder/core/error.h"
+#include "ladder/core/log.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
 
@@ -37,7 +38,7 @@ Fingerprint::Fingerprint(const std::string& path, std::int64_t interval, int ran
 
 void Fingerprint::record(std::int64_t step, const Batch& batch, const torch::Tensor& loss,
                          const torch::nn::Module& module) {
-  if (interval_ == 0 || step % interval_ != 0) return;
+  if (step % interval_ != 0) return;
   nlohmann::ordered_json gradients = nlohmann::ordered_json::object();
   for (const auto& item : unwrapped(module).named_parameters()) {
     const auto& gradient = item.value().grad();
@@ -62,6 +63,19 @@ void Fingerprint::record(std::int64_t step, const Batch& batch, const torch::Ten
   }
   file_.write(record);
   has_recorded_ = true;
+}
+
+Verdict Fingerprint::step(const StepEvent& event) {
+  if (event.updated) record(event.step, event.batch, event.loss, event.model);
+  return {};
+}
+
+Verdict Fingerprint::end() {
+  if (!has_recorded_) {
+    Log({.rank = rank_})
+        .warn(fmt::format("fingerprint: nothing was recorded: it begins with step {}", interval_));
+  }
+  return {};
 }
 
 std::string Fingerprint::path_beside(const std::string& metrics_path, int rank) {

@@ -9,6 +9,7 @@
 
 #include "ladder/data/batch.h"
 #include "ladder/io/json_lines.h"
+#include "ladder/monitor/step_observer.h"
 
 namespace ladder {
 
@@ -21,11 +22,8 @@ namespace ladder {
 //
 // One file per rank, one JSON object per line, described in docs/formats.md. Hashing copies every
 // tensor to the CPU, so it slows training. Names omit the "module." of wrappers.
-class Fingerprint {
+class Fingerprint : public StepObserver {
  public:
-  // Records nothing.
-  Fingerprint() = default;
-
   // `path`: the file of this rank. Throws UsageError for a missing folder or an interval below 1.
   Fingerprint(const std::string& path, std::int64_t interval, int rank);
 
@@ -33,8 +31,9 @@ class Fingerprint {
   void record(std::int64_t step, const Batch& batch, const torch::Tensor& loss,
               const torch::nn::Module& module);
 
-  // Whether a step was recorded: a run may be shorter than the interval.
-  bool has_recorded() const { return has_recorded_; }
+  Verdict step(const StepEvent& event) override;
+  // Warns if no step was recorded: a run may be shorter than the interval.
+  Verdict end() override;
 
   // "a.rank0.jsonl" for the metrics file "a.jsonl" and rank 0.
   static std::string path_beside(const std::string& metrics_path, int rank);
@@ -42,8 +41,8 @@ class Fingerprint {
  private:
   JsonLines file_;
   bool has_recorded_ = false;
-  std::int64_t interval_ = 0;
-  int rank_ = 0;
+  std::int64_t interval_;
+  int rank_;
 };
 
 }  // namespace ladder

@@ -79,6 +79,11 @@ void LossGuard::add(const Batch& batch, const torch::Tensor& loss, std::int64_t 
   if (++unchecked_ >= (each_read ? 1 : kSteps) && meter_.is_read()) agree();
 }
 
+Verdict LossGuard::step(const StepEvent& event) {
+  add(event.batch, event.loss, event.step, event.updated);
+  return {};
+}
+
 void LossGuard::flush() {
   note(meter_.flush(), nullptr);
   agree();

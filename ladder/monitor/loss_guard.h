@@ -11,6 +11,7 @@
 #include "ladder/data/batch.h"
 #include "ladder/monitor/loss_meter.h"
 #include "ladder/monitor/run_setup.h"
+#include "ladder/monitor/step_observer.h"
 
 namespace ladder {
 
@@ -29,7 +30,7 @@ namespace ladder {
 // The ranks agree by an all-reduce of one number, so the guard makes no assumption about the
 // network: every kSteps steps on the CPU, and whenever LossMeter reads the loss on a GPU. A group
 // of one rank throws as soon as it has read the loss.
-class LossGuard {
+class LossGuard : public StepObserver {
  public:
   static constexpr std::int64_t kSteps = 10;
 
@@ -47,7 +48,9 @@ class LossGuard {
   // As LossMeter::flush. A collective.
   void flush();
 
-  const LossMeter& meter() const { return meter_; }
+  void begin_epoch(const EpochStart& start) override { begin_epoch(start.epoch); }
+  Verdict step(const StepEvent& event) override;
+  void end_epoch() override { flush(); }
 
  private:
   void note(const std::optional<NonFiniteStep>& found, const Batch* batch);

@@ -8,15 +8,12 @@
 
 namespace ladder {
 
-// The enabled parts of a TrainingMonitor.
+// Options of a TrainingMonitor and its usual observers.
 struct MonitorOptions {
   std::int64_t fingerprint = 0;    // hash every N-th step (monitor/fingerprint.h); 0 = never
   std::string fingerprint_beside;  // write the hashes to FILE.rankN.jsonl beside this file
   std::string trace;               // file for a Chrome trace of some steps; empty = none
   bool progress = true;            // show a progress bar, unless quiet
-  bool stop_on_signals = true;     // kStopSignals end the run after a step (StopSignal), and
-                                   // set_current_step() gets each step; false in a Trainer, which
-                                   // does both itself
   bool quiet = false;              // no progress bar, no epoch line, no testing line
   std::string epoch_line;          // printed when an epoch begins, with {epoch} and {epochs}
                                    // replaced by the numbers; empty = none

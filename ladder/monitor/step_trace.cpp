@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/log.h"
 #include "ladder/io/atomic_file.h"
 #include "ladder/io/regular_file.h"
 
@@ -42,7 +43,7 @@ bool is_complete(const std::string& path) {
 
 }  // namespace
 
-StepTrace::StepTrace(std::string path) : path_(std::move(path)) {
+StepTrace::StepTrace(std::string path, int rank) : path_(std::move(path)), rank_(rank) {
   if (path_.empty()) return;
   const auto is_control = [](unsigned char byte) { return byte < 0x20; };
   if (std::ranges::any_of(path_, is_control)) {
@@ -72,6 +73,20 @@ void StepTrace::start() {
   profiler::enableProfiler(config, activities);
   running_ = true;
   has_recorded_ = true;
+}
+
+Verdict StepTrace::step(const StepEvent& event) {
+  if (event.updated) step_done(event.step);
+  return {};
+}
+
+Verdict StepTrace::end() {
+  finish();
+  if (!path_.empty() && !has_recorded_) {
+    Log({.rank = rank_})
+        .warn(fmt::format("trace: nothing was recorded: it begins with step {}", kFirstStep));
+  }
+  return {};
 }
 
 void StepTrace::step_done(std::int64_t step) {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string>
 
+#include "ladder/monitor/step_observer.h"
+
 namespace ladder {
 
 // Records the operations of a few training steps as a Chrome trace.
@@ -15,18 +17,22 @@ namespace ladder {
 // Records steps kFirstStep to kLastStep: earlier ones differ, because they allocate memory and
 // rebuild buckets. Without a path it records nothing. One object at a time per process, because the
 // recorder is LibTorch's (Kineto). Python's counterpart: torch.profiler.
-class StepTrace {
+class StepTrace : public StepObserver {
  public:
   static constexpr std::int64_t kFirstStep = 4;
   static constexpr std::int64_t kLastStep = 8;
 
   StepTrace() = default;
   // Throws UsageError if no file can be written at `path`.
-  explicit StepTrace(std::string path);
+  explicit StepTrace(std::string path, int rank = 0);
   // Stops the recorder if it still runs, without writing a file.
-  ~StepTrace();
+  ~StepTrace() override;
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
+
+  Verdict step(const StepEvent& event) override;
+  // finish(), and a warning if no step was recorded.
+  Verdict end() override;
 
   // Call it after training step `step`; steps count from 1 over the whole run.
   void step_done(std::int64_t step);
@@ -44,6 +50,7 @@ class StepTrace {
   void start();
 
   std::string path_;
+  int rank_ = 0;  // of this process, for the warning
   bool running_ = false;
   bool has_recorded_ = false;
 };

@@ -123,4 +123,20 @@ int StopSignal::poll() {
   return static_cast<int>(of_all[0]);
 }
 
+void StopObserver::begin_epoch(const EpochStart& /*start*/) {
+  if (!stop_) stop_.emplace(group_);
+}
+
+Verdict StopObserver::step(const StepEvent& event) {
+  return {event.updated ? stop_->poll_all_ranks() : 0};
+}
+
+Verdict StopObserver::pause() { return {stop_ ? stop_->poll_all_ranks(/*now=*/true) : 0}; }
+
+Verdict StopObserver::end() {
+  const auto verdict = pause();
+  if (!verdict) stop_.reset();
+  return verdict;
+}
+
 }  // namespace ladder

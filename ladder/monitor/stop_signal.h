@@ -4,10 +4,13 @@
 #include <array>
 #include <csignal>
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "ladder/comm/process_group.h"
 #include "ladder/launch/signals.h"
+#include "ladder/monitor/step_observer.h"
 
 namespace ladder {
 
@@ -59,6 +62,20 @@ class StopSignal {
   int exceptions_;               // in flight at construction
   SignalStack stack_;            // of the handler
   std::array<struct sigaction, kStopSignals.size()> before_{};
+};
+
+// A StopSignal from the first epoch to the end of the training.
+class StopObserver : public StepObserver {
+ public:
+  explicit StopObserver(ProcessGroup group) : group_(std::move(group)) {}
+  void begin_epoch(const EpochStart& start) override;
+  Verdict step(const StepEvent& event) override;
+  Verdict pause() override;
+  Verdict end() override;
+
+ private:
+  ProcessGroup group_;
+  std::optional<StopSignal> stop_;
 };
 
 }  // namespace ladder

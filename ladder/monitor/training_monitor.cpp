@@ -13,23 +13,12 @@
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/log.h"
 #include "ladder/io/json.h"
-#include "ladder/launch/rank_status.h"
 #include "ladder/launch/signals.h"
 #include "ladder/monitor/evaluation.h"
 #include "ladder/nn/model.h"
 
 namespace ladder {
 namespace {
-
-Fingerprint make_fingerprint(const MonitorOptions& options, int rank) {
-  if (options.fingerprint == 0) return {};
-  if (options.fingerprint_beside.empty()) {
-    throw UsageError::missing("fingerprint", "fingerprint_beside, a file to write beside",
-                              "set MonitorOptions::fingerprint_beside");
-  }
-  return Fingerprint(Fingerprint::path_beside(options.fingerprint_beside, rank),
-                     options.fingerprint, rank);
-}
 
 void require_begun(bool epoch_begun, const char* caller) {
   if (epoch_begun) return;
@@ -69,15 +58,15 @@ TrainingProgress training_progress(const nlohmann::json& state, std::string_view
 }
 
 TrainingMonitor::TrainingMonitor(MonitorOptions options, RunSetup setup,
-                                 const torch::nn::Module& model, std::int64_t batches)
+                                 const torch::nn::Module& model, std::int64_t batches,
+                                 const MakeObservers& make)
     : options_(std::move(options)),
       setup_(std::move(setup)),
       model_(model),
       micro_batch_(micro_batch_of(model)),
       batches_(batches),
-      fingerprint_(make_fingerprint(options_, setup_.group.rank())),
-      trace_(StepTrace::path_of_rank(options_.trace, setup_.group.rank())),
-      guard_(model, setup_) {
+      meter_(setup_.device) {
+  make(observers_, options_, setup_, model);
   options_.settings.push_back({"precision", name_of(setup_.precision), Effect::kTraining});
 }
 
@@ -86,94 +75,72 @@ void TrainingMonitor::begin_epoch(std::int64_t epoch, std::int64_t epochs, std::
     throw DataError::mismatch("training data", "at least one batch per epoch", "none",
                               "use a smaller batch size, or more samples");
   }
-  if (options_.stop_on_signals && !stop_) stop_.emplace(setup_.group);
   epoch_ = {.epoch = epoch};
   done_ = done;
   print(options_.epoch_line, epoch, epochs);
-  guard_.begin_epoch(epoch);
-  bar_ = std::make_unique<ProgressBar>(
-      ProgressOptions{.total = batches_ - done,
-                      .label = fmt::format("epoch {}/{}", epoch, epochs),
-                      .enabled = options_.progress && !options_.quiet && setup_.group.rank() == 0,
-                      .terminal = is_terminal(stderr)});
+  meter_.begin_epoch(epoch);
+  observers_.begin_epoch(
+      {.epoch = epoch, .epochs = epochs, .batches = batches_ - done, .steps = progress_.steps});
+  in_epoch_ = true;
   epoch_started_ = steady_seconds();
-  if (options_.stop_on_signals) set_current_step(progress_.steps + 1);
 }
 
 void TrainingMonitor::step(const Batch& batch, const torch::Tensor& loss, bool updated) {
-  require_begun(bar_ != nullptr, "step");
+  require_begun(in_epoch_, "step");
   require_same_micro_batch(batch, micro_batch_);
   updated_ = updated;
   ++epoch_.steps;
   epoch_.samples += batch.global_size;
   if (std::isnan(first_step_at_)) first_step_at_ = steady_seconds();
-  if (updated) {
-    ++progress_.steps;
-    if (progress_.steps == kWarmUpSteps) {
-      warm_up_seconds_ = progress_.train_seconds + open_epoch_seconds();
-    }
-    fingerprint_.record(progress_.steps, batch, loss, model_);
-    trace_.step_done(progress_.steps);
+  if (updated && ++progress_.steps == kWarmUpSteps) {
+    warm_up_seconds_ = progress_.train_seconds + open_epoch_seconds();
   }
-  check_loss(batch, loss);
-  bar_->update(epoch_.steps, epoch_.samples, guard_.meter().last());
-  if (!updated) return;
-  stop_if_signalled();
-  if (options_.stop_on_signals) set_current_step(progress_.steps + 1);
-}
-
-void TrainingMonitor::check_loss(const Batch& batch, const torch::Tensor& loss) {
   // A micro-batch belongs to the step at the end of its accumulation window.
-  const auto step = updated_ ? progress_.steps : progress_.steps + 1;
-  try {
-    guard_.add(batch, loss, step, updated_);
-  } catch (const Error&) {
-    bar_->finish();
-    throw;
-  }
+  const auto step = updated ? progress_.steps : progress_.steps + 1;
+  read(meter_.add(loss, batch, step, updated));
+  stop_after(observers_.step({.model = model_,
+                              .batch = batch,
+                              .loss = loss,
+                              .step = step,
+                              .updated = updated,
+                              .batches = epoch_.steps,
+                              .samples = epoch_.samples,
+                              .mean_loss = meter_.last()}));
 }
 
-void TrainingMonitor::stop_if_signalled(bool now) {
-  const int signal = stop_ ? stop_->poll_all_ranks(now) : 0;
-  if (signal == 0) return;
-  if (bar_ != nullptr) bar_->finish();
+// LossMeter does not count the steps that it read with one that is not finite.
+void TrainingMonitor::read(const std::optional<NonFiniteStep>& found) {
+  if (found) epoch_.train_loss = std::numeric_limits<double>::quiet_NaN();
+}
+
+void TrainingMonitor::stop_after(Verdict verdict) {
+  if (!verdict) return;
   const auto& save = setup_.checkpoints.save;
   const auto checkpoint = save ? save() : "";
   const bool prints = setup_.group.rank() == 0;
-  throw StoppedBySignal(signal, prints ? stop_line(signal, progress_.steps, checkpoint) : "");
+  throw StoppedBySignal(verdict.signal,
+                        prints ? stop_line(verdict.signal, progress_.steps, checkpoint) : "");
 }
 
 EpochSummary TrainingMonitor::end_epoch() {
-  require_begun(bar_ != nullptr, "end_epoch");
-  if (options_.stop_on_signals) set_current_step(0);
-  guard_.flush();
-  const double sum = sum_over_ranks(guard_.meter().sum(), setup_.group);
-  const double samples =
-      sum_over_ranks(static_cast<double>(guard_.meter().samples()), setup_.group);
-  if (samples > 0.0) train_loss_ = sum / samples;  // 0: resumed after the last batch
-  bar_->finish();
+  require_begun(in_epoch_, "end_epoch");
+  observers_.end_epoch();
+  read(meter_.flush());
+  const double sum = sum_over_ranks(meter_.sum() + epoch_.train_loss, setup_.group);
+  const double samples = sum_over_ranks(static_cast<double>(meter_.samples()), setup_.group);
+  // No samples: resumed after the last batch.
+  if (samples > 0.0 || std::isnan(sum)) train_loss_ = sum / samples;
   epoch_.seconds = open_epoch_seconds();
   epoch_.train_loss = train_loss_;
   progress_.train_seconds += epoch_.seconds;
   progress_.samples += epoch_.samples;
-  bar_.reset();
+  in_epoch_ = false;
   done_ = 0;
   return std::exchange(epoch_, {});
 }
 
 void TrainingMonitor::end_training() {
-  trace_.finish();
-  const Log log({.rank = setup_.group.rank()});
-  if (!options_.trace.empty() && !trace_.has_recorded()) {
-    log.warn(
-        fmt::format("trace: nothing was recorded: it begins with step {}", StepTrace::kFirstStep));
-  }
-  if (options_.fingerprint != 0 && !fingerprint_.has_recorded()) {
-    log.warn(fmt::format("fingerprint: nothing was recorded: it begins with step {}",
-                         options_.fingerprint));
-  }
-  stop_if_signalled(/*now=*/true);
-  stop_.reset();
+  stop_after(observers_.end());
   print(options_.testing_line, 0, 0);
 }
 
@@ -184,7 +151,7 @@ void TrainingMonitor::print(const std::string& line, std::int64_t epoch,
 }
 
 double TrainingMonitor::open_epoch_seconds() const {
-  return bar_ == nullptr ? 0.0 : steady_seconds() - epoch_started_;
+  return in_epoch_ ? steady_seconds() - epoch_started_ : 0.0;
 }
 
 TrainingTotals TrainingMonitor::totals() const {

@@ -12,17 +12,15 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "ladder/core/log.h"
 #include "ladder/data/batch.h"
-#include "ladder/monitor/fingerprint.h"
-#include "ladder/monitor/loss_guard.h"
+#include "ladder/monitor/loss_meter.h"
 #include "ladder/monitor/monitor_options.h"
-#include "ladder/monitor/progress_bar.h"
 #include "ladder/monitor/run_settings.h"
 #include "ladder/monitor/run_setup.h"
-#include "ladder/monitor/step_trace.h"
-#include "ladder/monitor/stop_signal.h"
+#include "ladder/monitor/step_observer.h"
 
 namespace ladder {
 
@@ -57,7 +55,7 @@ nlohmann::json to_json(const TrainingProgress& progress, const RunSettings& sett
 TrainingProgress training_progress(const nlohmann::json& state, std::string_view origin,
                                    const RunSettings& settings, const Log& log);
 
-// Counts and checks the steps of a training loop.
+// Counts the steps of a training loop, and passes them to its observers.
 //
 //     TrainingMonitor monitor(options, setup, *model, loader.size());
 //     for (std::int64_t epoch = 1; epoch <= epochs; ++epoch) {
@@ -71,42 +69,38 @@ TrainingProgress training_progress(const nlohmann::json& state, std::string_view
 //     }
 //     monitor.end_training();
 //
-// step() calls five parts in this order; each can be used alone:
-//
-//     Fingerprint  hashes of the step          fingerprint.h
-//     StepTrace    a Chrome trace              step_trace.h
-//     LossGuard    a loss that is not finite   loss_guard.h
-//     ProgressBar  the progress bar            monitor/progress_bar.h
-//     StopSignal   signals that end the run    stop_signal.h
-//
 // Only rank 0 prints. step(), end_epoch() and end_training() are collectives, step() not each time.
 class TrainingMonitor {
  public:
   // In these first steps of the optimizer, libraries choose kernels and allocate memory.
   static constexpr std::int64_t kWarmUpSteps = 20;
 
-  // `model` must outlive the monitor. `batches`: of this rank in one epoch. Throws UsageError for
-  // fingerprints without fingerprint_beside.
+  // `model` must outlive the monitor. `batches`: of this rank in one epoch. `make` adds the first
+  // observers; UsageError of usual_observers for fingerprints without fingerprint_beside.
   TrainingMonitor(MonitorOptions options, RunSetup setup, const torch::nn::Module& model,
-                  std::int64_t batches);
+                  std::int64_t batches, const MakeObservers& make = usual_observers);
+
+  // Adds an observer behind those that there are.
+  void observe(std::shared_ptr<StepObserver> observer) { observers_.add(std::move(observer)); }
 
   // Epochs count from 1. `done`: batches of this epoch before a resume. From the first call on,
-  // signals end the run after a step instead of at once. Throws DataError for an epoch without
-  // batches, which would train nothing.
+  // a StopObserver ends the run after a step instead of at once. Throws DataError for an epoch
+  // without batches, which would train nothing.
   void begin_epoch(std::int64_t epoch, std::int64_t epochs, std::int64_t done = 0);
 
   // Call it after optimizer.step() and before zero_grad(). `updated`: whether the optimizer
   // stepped; false for all but the last micro-batch of an accumulation window.
   //
-  // Throws, on all ranks in the same step: NumericError and DistributedError for a loss that is not
-  // finite (see LossGuard); UsageError if the micro-batches of the batch are not those of the model
-  // (see ExactDataParallel); StoppedBySignal after a signal, once setup.checkpoints.save returned.
+  // Throws, on all ranks in the same step: UsageError if the micro-batches of the batch are not
+  // those of the model (see ExactDataParallel); StoppedBySignal after the verdict of an observer,
+  // once setup.checkpoints.save returned; and what the observers throw, such as NumericError and
+  // DistributedError for a loss that is not finite (see LossGuard).
   void step(const Batch& batch, const torch::Tensor& loss, bool updated = true);
 
   // Throws as step() does.
   EpochSummary end_epoch();
 
-  // Ends the trace, and throws StoppedBySignal for a signal since the last step. From now on,
+  // Ends the observers, and throws StoppedBySignal for a signal since the last step. From now on,
   // signals end the program at once again.
   void end_training();
 
@@ -118,7 +112,8 @@ class TrainingMonitor {
   // Batches of the epoch in progress, including those before a resume; 0 between two epochs.
   std::int64_t batches_done() const { return done_ + epoch_.steps; }
 
-  // Mean over the samples of all ranks, of the last epoch or of its part since a resume.
+  // Mean over the samples of all ranks, of the last epoch or of its part since a resume; NaN if a
+  // loss was not finite.
   double train_loss() const { return train_loss_; }
 
   // Whether the last step() was of the optimizer and its number is a multiple of `steps` > 0.
@@ -134,8 +129,8 @@ class TrainingMonitor {
   void restore(const TrainingProgress& progress) { progress_ = progress; }
 
  private:
-  void check_loss(const Batch& batch, const torch::Tensor& loss);
-  void stop_if_signalled(bool now = false);
+  void read(const std::optional<NonFiniteStep>& found);
+  void stop_after(Verdict verdict);
   void print(const std::string& line, std::int64_t epoch, std::int64_t epochs) const;
   double open_epoch_seconds() const;  // since begin_epoch; 0 after end_epoch
 
@@ -144,11 +139,9 @@ class TrainingMonitor {
   const torch::nn::Module& model_;
   const std::int64_t micro_batch_;
   std::int64_t batches_;
-  Fingerprint fingerprint_;
-  StepTrace trace_;
-  LossGuard guard_;
-  std::unique_ptr<ProgressBar> bar_;  // of the epoch in progress
-  std::optional<StopSignal> stop_;
+  LossMeter meter_;
+  StepObservers observers_;
+  bool in_epoch_ = false;
   TrainingProgress progress_;  // without the epoch in progress, except the steps
   EpochSummary epoch_;
   std::int64_t done_ = 0;  // batches of this epoch before a resume

@@ -21,6 +21,7 @@
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
 #include "ladder/launch/signals.h"
+#include "ladder/monitor/observers.h"
 #include "ladder/monitor/stop_signal.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/nn/state_dict.h"
@@ -73,8 +74,8 @@ class Loop {
         optimizer(model->parameters(), {.lr = 0.1, .momentum = 0.9}),
         scheduler(optimizer, {.step_size = 1, .gamma = 0.5}),
         snapshot(run.snapshot, group, *model, optimizer, scheduler),
-        monitor({.stop_on_signals = false, .quiet = true, .settings = run.settings},
-                {.group = group}, *model, loader.size()) {
+        monitor({.quiet = true, .settings = run.settings}, {.group = group}, *model, loader.size(),
+                step_checks) {
     torch::manual_seed(static_cast<std::uint64_t>(group.rank()) + 1);
     snapshot.resume(loader, monitor, Log({.rank = group.rank(), .quiet = true}));
   }

@@ -103,11 +103,9 @@ TEST(Fingerprint, WithMicroBatchesHasTheHashOfThePositionsOfEach) {
   EXPECT_EQ(lines.at(1).at("positions_of_micro_batches"), Json::array());
 }
 
-TEST(Fingerprint, HasAFileARankBesideTheMetricsOrNone) {
+TEST(Fingerprint, HasAFileARankBesideTheMetrics) {
   EXPECT_EQ(Fingerprint::path_beside("runs/a.jsonl", 0), "runs/a.rank0.jsonl");
   EXPECT_EQ(Fingerprint::path_beside("runs/a.json", 12), "runs/a.json.rank12.jsonl");
-  Fingerprint none;
-  none.record(1, sample_batch(), torch::tensor(0.5F), Inner());
   EXPECT_ERROR(Fingerprint("/tmp/a.jsonl", 0, 0), UsageError,
                "fingerprint: expected a number > 0, got 0");
   EXPECT_ERROR(Fingerprint("/tmp/a.jsonl", -5, 0), UsageError, "got -5");

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ladder/launch/signals.h"
+#include "ladder/monitor/loss_guard.h"
 #include "ladder/monitor/training_monitor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"

@@ -12,11 +12,13 @@
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/exact/exact_data_parallel.h"
+#include "ladder/launch/signals.h"
 #include "ladder/monitor/run_settings.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_modules.h"
 #include "tests/support/small_net.h"
+#include "tests/support/step_notes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -83,6 +85,38 @@ TEST(TrainingMonitor, CountsStepsOfTheOptimizerAndBatchesFromTheFirstOfTheEpoch)
   EXPECT_EQ(monitor.steps(), 2);
   EXPECT_EQ(monitor.end_epoch().steps, 4) << "batches";
   EXPECT_EQ(monitor.batches_done(), 0);
+}
+
+// Without the usual observers.
+TEST(TrainingMonitor, PassesStepsToItsObserversAndSavesAfterAVerdict) {
+  const OneWeight model;
+  std::string saved;
+  const RunSetup setup{.checkpoints = {.save = [&] { return saved = "out"; }}};
+  TrainingMonitor monitor({}, setup, model, 4, [](auto&&...) {});
+  const auto first = std::make_shared<StepNotes>(/*last_step=*/2);
+  const auto second = std::make_shared<StepNotes>();
+  monitor.observe(first);
+  monitor.observe(second);
+  monitor.begin_epoch(2, 3, /*done=*/1);
+  monitor.step(batch_of(1), torch::tensor(1.0F));
+  monitor.step(batch_of(2), torch::tensor(std::nan("")), /*updated=*/false);
+  EXPECT_TRUE(std::isnan(monitor.end_epoch().train_loss)) << "no LossGuard";
+  monitor.begin_epoch(3, 3);
+  EXPECT_EQ(saved, "");
+  EXPECT_THROW(monitor.step(batch_of(1), torch::tensor(1.0F)), StoppedBySignal);
+  EXPECT_EQ(saved, "out");
+  monitor.end_training();
+  const std::vector<std::string> notes = {"epoch 2/3, 3 batches after step 0",
+                                          "step 1, batch 1, sample 1",
+                                          "part of step 2, batch 2, sample 3",
+                                          "end of epoch",
+                                          "epoch 3/3, 4 batches after step 1",
+                                          "interrupt",
+                                          "end"};
+  EXPECT_EQ(second->notes, notes);
+  auto with_last = notes;
+  with_last.insert(with_last.end() - 2, "step 2, batch 1, sample 1");
+  EXPECT_EQ(first->notes, with_last);
 }
 
 TEST(TrainingMonitor, RefusesStepsOutsideAnEpochEpochsWithoutBatchesAndOptionsWithoutAFile) {

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/monitor/observers.h"
+
+#include <fmt/core.h>
+
+#include "ladder/core/error.h"
+#include "ladder/core/log.h"
+#include "ladder/launch/rank_status.h"
+#include "ladder/monitor/fingerprint.h"
+#include "ladder/monitor/loss_guard.h"
+#include "ladder/monitor/step_trace.h"
+#include "ladder/monitor/stop_signal.h"
+
+namespace ladder {
+
+void step_checks(StepObservers& observers, const MonitorOptions& options, const RunSetup& setup,
+                 const torch::nn::Module& model) {
+  const int rank = setup.group.rank();
+  if (options.fingerprint != 0) {
+    if (options.fingerprint_beside.empty()) {
+      throw UsageError::missing("fingerprint", "fingerprint_beside, a file to write beside",
+                                "set MonitorOptions::fingerprint_beside");
+    }
+    const auto path = Fingerprint::path_beside(options.fingerprint_beside, rank);
+    observers.add(std::make_shared<Fingerprint>(path, options.fingerprint, rank));
+  }
+  if (!options.trace.empty()) {
+    observers.add(std::make_shared<StepTrace>(StepTrace::path_of_rank(options.trace, rank), rank));
+  }
+  observers.add(std::make_shared<LossGuard>(model, setup));
+}
+
+void usual_observers(StepObservers& observers, const MonitorOptions& options, const RunSetup& setup,
+                     const torch::nn::Module& model) {
+  step_checks(observers, options, setup, model);
+  const bool prints = options.progress && !options.quiet && setup.group.rank() == 0;
+  observers.add(std::make_shared<ProgressObserver>(prints));
+  observers.add(std::make_shared<StopObserver>(setup.group));
+  observers.add(std::make_shared<CurrentStep>());
+}
+
+void ProgressObserver::begin_epoch(const EpochStart& start) {
+  bar_ = std::make_unique<ProgressBar>(
+      ProgressOptions{.total = start.batches,
+                      .label = fmt::format("epoch {}/{}", start.epoch, start.epochs),
+                      .enabled = enabled_,
+                      .terminal = is_terminal(stderr)});
+}
+
+Verdict ProgressObserver::step(const StepEvent& event) {
+  bar_->update(event.batches, event.samples, event.mean_loss);
+  return {};
+}
+
+void ProgressObserver::end_epoch() {
+  bar_->finish();
+  bar_.reset();
+}
+
+void ProgressObserver::interrupt() {
+  if (bar_ != nullptr) bar_->finish();
+}
+
+void CurrentStep::begin_epoch(const EpochStart& start) { set_current_step(start.steps + 1); }
+
+Verdict CurrentStep::step(const StepEvent& event) {
+  if (event.updated) set_current_step(event.step + 1);
+  return {};
+}
+
+void CurrentStep::end_epoch() { set_current_step(0); }
+
+}  // namespace ladder
