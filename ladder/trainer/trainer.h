@@ -19,7 +19,7 @@
 #include "ladder/data/data_loader.h"
 #include "ladder/data/dataset.h"
 #include "ladder/data/transform.h"
-#include "ladder/monitor/stop_signal.h"
+#include "ladder/monitor/step_observer.h"
 #include "ladder/nn/model.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/trainer/metrics.h"
@@ -224,6 +224,10 @@ class Trainer {
     return pop_callback<Callback>() != nullptr;
   }
 
+  // Observes the steps of each training, as a TrainingMonitor's observers do. A StopObserver is
+  // behind them.
+  void observe(std::shared_ptr<StepObserver> observer) { observers_.push_back(observer); }
+
   const TrainingArguments& args() const { return args_; }
   const TrainerState& state() const { return state_; }
   Accelerator& accelerator() { return accelerator_; }
@@ -296,11 +300,14 @@ class Trainer {
   void print_lines(const std::vector<std::string>& lines) const;
   void run_epochs();
   std::int64_t next_epoch() const;
-  // Returns whether its end saved a complete checkpoint.
-  bool run_epoch(std::int64_t epoch, StopSignal& stop);
-  [[noreturn]] void stop_by_signal(int signal, bool saved);
+  // Returns whether its end saved a complete checkpoint. Sets the verdict of its last batch.
+  bool run_epoch(std::int64_t epoch, StepObservers& observers, Verdict& verdict);
+  // Stops at once after a verdict, except in the last step of an epoch: that ends first.
+  Verdict end_batch(const StepEvent& event, std::int64_t epoch, std::int64_t done,
+                    StepObservers& observers);
+  void stop_after(Verdict verdict, bool saved);
   torch::Tensor train_on(const Batch& batch);
-  void optimizer_step(const Batch& batch, const torch::Tensor& loss);
+  Verdict optimizer_step(const StepEvent& event, StepObservers& observers);
   void clip_gradients();
   bool log_save_evaluate();  // returns whether it saved
   double take_loss();
@@ -346,6 +353,7 @@ class Trainer {
   Accelerator accelerator_;
   std::shared_ptr<Model> model_;  // without wrappers
   CallbackHandler callbacks_;
+  std::vector<std::shared_ptr<StepObserver>> observers_;
   TrainerState state_;
   TrainerControl control_;
   TrainingPlan plan_;

@@ -14,6 +14,7 @@
 #include "ladder/core/text.h"
 #include "ladder/launch/rank_status.h"
 #include "ladder/launch/signals.h"
+#include "ladder/monitor/stop_signal.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
 #include "ladder/trainer/trainer.h"
@@ -67,13 +68,18 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
 }
 
 void Trainer::run_epochs() {
-  StopSignal stop(accelerator_.process_group());
+  StepObservers observers;
+  for (const auto& observer : observers_) observers.add(observer);
+  observers.add(std::make_shared<StopObserver>(accelerator_.process_group()));
+  bool saved = false;
   for (auto epoch = next_epoch(); epoch < plan_.num_train_epochs; ++epoch) {
-    if (state_.global_step >= plan_.max_steps) return;  // resumed after its last step
-    const bool saved = run_epoch(epoch, stop);
-    if (const int signal = stop.poll_all_ranks(/*now=*/true)) stop_by_signal(signal, saved);
-    if (control_.should_training_stop) return;
+    if (state_.global_step >= plan_.max_steps) break;  // resumed after its last step
+    Verdict verdict;
+    saved = run_epoch(epoch, observers, verdict);
+    stop_after(verdict ? verdict : observers.pause(), saved);
+    if (control_.should_training_stop) break;
   }
+  stop_after(observers.end(), saved);
 }
 
 // Behind the last batch of an epoch it is the next one. Steps do not tell: callbacks end epochs.
@@ -147,12 +153,18 @@ std::shared_ptr<LrScheduler> Trainer::new_schedule() {
   return create_scheduler(optimizer, plan_.max_steps);
 }
 
-bool Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
+bool Trainer::run_epoch(std::int64_t epoch, StepObservers& observers, Verdict& verdict) {
   train_loader_->set_epoch(epoch);
   control_.should_epoch_stop = false;
   call(&TrainerCallback::on_epoch_begin);
   prepared_model_->train();
-  auto done = train_loader_->first_batch();
+  const auto first = train_loader_->first_batch();
+  observers.begin_epoch({.epoch = epoch + 1,
+                         .epochs = plan_.num_train_epochs,
+                         .batches = plan_.sizes.batches - first,
+                         .steps = state_.global_step});
+  std::int64_t batches = 0;
+  std::int64_t samples = 0;
   bool begins_step = true;
   for (const Batch& batch : *train_loader_) {
     if (begins_step) {
@@ -162,41 +174,57 @@ bool Trainer::run_epoch(std::int64_t epoch, StopSignal& stop) {
     }
     const auto accumulation = accelerator_.accumulate(*prepared_model_);
     const auto loss = train_on(batch);
-    ++done;
     begins_step = accelerator_.sync_gradients();
-    if (begins_step) {
-      optimizer_step(batch, loss);
-      state_.epoch = static_cast<double>(epoch) +
-                     static_cast<double>(done) / static_cast<double>(plan_.sizes.batches);
-      call(&TrainerCallback::on_step_end, batch, loss);
-      if (control_.should_epoch_stop) train_loader_->end_epoch();
-      const bool saves = log_save_evaluate();
-      const bool ends_epoch = done == plan_.sizes.batches;  // run_epochs polls after on_epoch_end
-      if (const int signal = ends_epoch ? 0 : stop.poll_all_ranks(/*now=*/saves)) {
-        stop_by_signal(signal, saves && !args_.save_only_model);
-      }
-    } else {
-      call(&TrainerCallback::on_substep_end, batch, loss);
-    }
+    ++batches;
+    samples += batch.global_size;
+    const StepEvent event{.model = *prepared_model_,
+                          .batch = batch,
+                          .loss = loss,
+                          .step = state_.global_step + 1,
+                          .updated = begins_step,
+                          .batches = batches,
+                          .samples = samples};
+    verdict = end_batch(event, epoch, first + batches, observers);
     if (control_.should_epoch_stop) train_loader_->end_epoch();
     if (control_.should_epoch_stop || control_.should_training_stop) break;
   }
   if (!begins_step) accelerator_.drop_window();
+  observers.end_epoch();
   call(&TrainerCallback::on_epoch_end);
   return log_save_evaluate() && !args_.save_only_model;
 }
 
+Verdict Trainer::end_batch(const StepEvent& event, std::int64_t epoch, std::int64_t done,
+                           StepObservers& observers) {
+  if (!event.updated) {
+    observers.step(event);
+    call(&TrainerCallback::on_substep_end, event.batch, event.loss);
+    return {};
+  }
+  auto verdict = optimizer_step(event, observers);
+  state_.epoch = static_cast<double>(epoch) +
+                 static_cast<double>(done) / static_cast<double>(plan_.sizes.batches);
+  call(&TrainerCallback::on_step_end, event.batch, event.loss);
+  if (control_.should_epoch_stop) train_loader_->end_epoch();
+  const bool evaluates = control_.should_evaluate;
+  const bool saves = log_save_evaluate();
+  if (!verdict && (evaluates || saves)) verdict = observers.pause();
+  if (done < plan_.sizes.batches) stop_after(verdict, saves && !args_.save_only_model);
+  return verdict;
+}
+
 // Saves a complete checkpoint if there is an output_dir, even with save_only_model, and even if
 // this step has one, which may lack changes that the end of the epoch made; `saved`: it lacks none.
-void Trainer::stop_by_signal(int signal, bool saved) {
+void Trainer::stop_after(Verdict verdict, bool saved) {
+  if (!verdict) return;
   const bool can_save = !args_.output_dir.empty() && !args_.fast_dev_run;
   if (can_save && !saved) {
     save_checkpoint(/*only_model=*/false);
     call(&TrainerCallback::on_save);
   }
-  const auto line =
-      stop_line(signal, state_.global_step, can_save ? checkpoint_path(state_.global_step) : "");
-  throw StoppedBySignal(signal, accelerator_.is_main_process() ? line : "");
+  const auto line = stop_line(verdict.signal, state_.global_step,
+                              can_save ? checkpoint_path(state_.global_step) : "");
+  throw StoppedBySignal(verdict.signal, accelerator_.is_main_process() ? line : "");
 }
 
 torch::Tensor Trainer::train_on(const Batch& batch) {
@@ -246,15 +274,17 @@ std::vector<double> Trainer::means_of(const Shares& shares) const {
   return {means.const_data_ptr<double>(), means.const_data_ptr<double>() + means.numel()};
 }
 
-void Trainer::optimizer_step(const Batch& batch, const torch::Tensor& loss) {
+Verdict Trainer::optimizer_step(const StepEvent& event, StepObservers& observers) {
   clip_gradients();
-  call(&TrainerCallback::on_pre_optimizer_step, batch, loss);
+  call(&TrainerCallback::on_pre_optimizer_step, event.batch, event.loss);
   optimizer_->step();
-  call(&TrainerCallback::on_optimizer_step, batch, loss);
+  call(&TrainerCallback::on_optimizer_step, event.batch, event.loss);
+  const auto verdict = observers.step(event);
   learning_rate_ = scheduler_->last_lr().front();
   if (dynamic_cast<ReduceLROnPlateau*>(&scheduler_->scheduler()) == nullptr) scheduler_->step();
   optimizer_->zero_grad();
   ++state_.global_step;
+  return verdict;
 }
 
 // Without clipping, the norm is computed only in steps that are logged.

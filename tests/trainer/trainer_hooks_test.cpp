@@ -21,6 +21,8 @@
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/launch/signals.h"
+#include "ladder/monitor/loss_guard.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/sgd.h"
 #include "ladder/trainer/progress_callback.h"
@@ -28,6 +30,8 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 #include "tests/support/scripted_trainer.h"
+#include "tests/support/small_modules.h"
+#include "tests/support/step_notes.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder::scripted {
@@ -297,6 +301,40 @@ TrainerOptions evaluating_options(const std::string& folder, std::vector<double>
     return {{"perplexity", metrics[i++ % metrics.size()]}};
   };
   return options;
+}
+
+TEST(TrainerObservers, SeeTheStepsAsThoseOfAMonitorAndEndTheTraining) {
+  const auto train = [](Trainer&& trainer, const std::shared_ptr<StepObserver>& observer) {
+    trainer.observe(observer);
+    trainer.train();
+  };
+  auto options = plain_options();
+  options.args.per_device_train_batch_size = 4;
+  options.args.gradient_accumulation_steps = 2;
+  const auto whole = std::make_shared<StepNotes>();
+  train(Trainer(options), whole);
+  Calls notes = {"epoch 1/1, 2 batches after step 0",
+                 "part of step 1, batch 1, sample 4",
+                 "step 1, batch 2, sample 8",
+                 "end of epoch",
+                 "pause",
+                 "end"};
+  EXPECT_EQ(whole->notes, notes);
+  options.args.num_train_epochs = 2;
+  const auto stopped = std::make_shared<StepNotes>(/*last_step=*/2);
+  options.args.gradient_accumulation_steps = 1;
+  EXPECT_THROW(train(Trainer(options), stopped), StoppedBySignal);
+  notes = {"epoch 1/2, 2 batches after step 0", "step 1, batch 1, sample 4",
+           "step 2, batch 2, sample 8", "interrupt", "end of epoch"};
+  EXPECT_EQ(stopped->notes, notes);
+  const auto within = std::make_shared<StepNotes>(/*last_step=*/1);
+  EXPECT_THROW(train(Trainer(options), within), StoppedBySignal);
+  notes = {"epoch 1/2, 2 batches after step 0", "step 1, batch 1, sample 4", "interrupt"};
+  EXPECT_EQ(within->notes, notes);
+  const OneWeight model;
+  EXPECT_ERROR(train(ScriptedTrainer(options, {{"train_losses", {"NaN"}}}),
+                     std::make_shared<LossGuard>(model, RunSetup{})),
+               NumericError, "epoch 1, step 1: expected a finite loss");
 }
 
 TEST(TrainerCallbacks, CannotSaveWithoutAFolder) {
