@@ -184,7 +184,8 @@ void check_positions(const torch::Tensor& input, const RandomKey& key) {
   TORCH_CHECK(
       input.dim() >= 1 && key.positions.dim() == 1 && key.positions.size(0) == input.size(0),
       "dropout: expected one position per sample, got ", key.positions.sizes(),
-      " positions for an input of ", input.sizes());
+      " positions for an input of ", input.sizes(),
+      "; hint: apply it where the first dimension is the sample: [samples, tokens, ...]");
 }
 
 torch::Tensor counter_mask_by_tensors(const torch::Tensor& input, const RandomKey& key,

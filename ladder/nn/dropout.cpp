@@ -17,13 +17,22 @@ Dropout::Dropout(DropoutOptions options)
   }
 }
 
+const RandomKey& Dropout::key() const {
+  const auto& key = RandomScope::current();
+  if (options_.layer != 0 || RandomScope::is_only(this)) return key;
+  throw UsageError::conflict(
+      "Dropout", "two layers with `layer` 0 in one RandomScope, whose masks are equal",
+      "number the layers of a network: Dropout({.p = 0.1, .layer = 1}); give "
+      "a second network a RandomScope with another seed");
+}
+
 torch::Tensor Dropout::forward(const torch::Tensor& input) const {
   if (options_.masks == DropoutMasks::kByGenerator) {
     return torch::dropout(input, options_.p, is_training());
   }
   if (!is_training() || options_.p == 0.0) return input;
   RECORD_FUNCTION("ladder::dropout", {});
-  const auto mask = counter_mask(input.detach(), RandomScope::current(), mask_options_);
+  const auto mask = counter_mask(input.detach(), key(), mask_options_);
   return input * mask.to(input.scalar_type());
 }
 
@@ -31,7 +40,7 @@ torch::Tensor Dropout::forward_flatten(const torch::Tensor& images) const {
   if (options_.masks == DropoutMasks::kByGenerator || !is_training() || options_.p == 0.0) {
     return torch::flatten(forward(images), 1);
   }
-  return dropout_flatten(images, RandomScope::current(), mask_options_);
+  return dropout_flatten(images, key(), mask_options_);
 }
 
 }  // namespace ladder

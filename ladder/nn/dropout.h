@@ -18,7 +18,7 @@ enum class DropoutMasks {
 
 struct DropoutOptions {
   double p = 0.5;          // probability that an element becomes zero; in [0, 1)
-  std::int64_t layer = 0;  // one number per dropout layer of a network
+  std::int64_t layer = 0;  // one number per dropout layer of a network; 0 = it has one such layer
   DropoutMasks masks = DropoutMasks::kByPosition;
 };
 
@@ -26,7 +26,9 @@ struct DropoutOptions {
 //
 // kByPosition draws masks on all threads, the same on every device and rank and in every memory
 // layout; a training forward needs a RandomScope around it, and the first dimension of the input is
-// the sample. kByGenerator draws one number after the other on one thread.
+// the sample. Two layers of one number have equal masks, and so has each forward of a layer within
+// one scope; two layers with the number 0 in one scope are a UsageError. kByGenerator draws one
+// number after the other on one thread.
 //
 // Input: any floating dtype. Identity in evaluation mode. Keeps the memory layout.
 class Dropout : public torch::nn::Module {
@@ -42,6 +44,8 @@ class Dropout : public torch::nn::Module {
   const DropoutOptions& options() const { return options_; }
 
  private:
+  const RandomKey& key() const;
+
   DropoutOptions options_;
   DropoutMaskOptions mask_options_;
 };

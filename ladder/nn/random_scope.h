@@ -39,6 +39,12 @@ class RandomScope {
   }
   static const RandomKey* find() { return innermost() == nullptr ? nullptr : &innermost()->key_; }
 
+  // For a layer without a number of its own: whether it is the only one in the innermost scope.
+  static bool is_only(const void* layer) {
+    if (innermost()->layer_ == nullptr) innermost()->layer_ = layer;
+    return innermost()->layer_ == layer;
+  }
+
  private:
   static const RandomScope*& innermost() {
     thread_local const RandomScope* scope = nullptr;
@@ -46,6 +52,7 @@ class RandomScope {
   }
 
   RandomKey key_;
+  mutable const void* layer_ = nullptr;  // the first without a number
   const RandomScope* outer_ = innermost();
 };
 

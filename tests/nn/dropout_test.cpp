@@ -164,6 +164,22 @@ TEST(RandomScope, IsNeededWhileTrainingWithOnePositionASample) {
                "dropout: expected one position per sample, got [3] positions for an input of");
 }
 
+// Two would have equal masks.
+TEST(RandomScope, HasOneLayerWithoutANumber) {
+  const auto x = torch::ones({4, 8});
+  const Dropout first({.p = 0.5}), second({.p = 0.5}), numbered({.p = 0.5, .layer = 1});
+  for (int step = 0; step < 2; ++step) {
+    const RandomScope random(key_from(0, 4));
+    const auto mask = first.forward(x);
+    EXPECT_TRUE(torch::equal(first.forward(x), mask));
+    EXPECT_FALSE(torch::equal(numbered.forward(x), mask));
+    EXPECT_ERROR(second.forward(x), UsageError,
+                 "Dropout: two layers with `layer` 0 in one RandomScope, whose masks are equal; "
+                 "hint: number the layers of a network: Dropout({.p = 0.1, .layer = 1})");
+    EXPECT_ERROR(second.forward_flatten(x), UsageError, "two layers with `layer` 0");
+  }
+}
+
 TEST(RandomScope, TheInnermostOfItsThreadCountsAndTheOuterComesBack) {
   const auto scope = [](std::uint64_t seed) {
     return RandomScope({.seed = seed, .positions = positions(0, 1)});
