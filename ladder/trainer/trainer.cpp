@@ -214,8 +214,10 @@ LossOutput Trainer::compute_loss(Model& model, const Inputs& inputs,
   const auto& loss = options_.compute_loss_func;
   if (loss) return {loss(outputs, labels, num_items_in_batch), outputs};
   const auto sum = [&](const torch::Tensor& output, const torch::Tensor& target) {
-    return torch::cross_entropy_loss(output, target, /*weight=*/{}, at::Reduction::Sum,
-                                     kIgnoreIndex, args_.label_smoothing_factor);
+    const auto total = torch::cross_entropy_loss(output, target, /*weight=*/{}, at::Reduction::Sum,
+                                                 kIgnoreIndex, args_.label_smoothing_factor);
+    if (output.dim() <= 2) return total;  // [N, classes]
+    return total / static_cast<double>(c10::multiply_integers(output.sizes().slice(2)));
   };
   return {num_items_in_batch.mean(sum, outputs, labels), outputs};
 }

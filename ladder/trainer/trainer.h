@@ -238,7 +238,8 @@ class Trainer {
   // of an evaluation whose labels are there. By default the model gets every input but the labels,
   // and the loss is that of compute_loss_func, else cross-entropy smoothed by
   // label_smoothing_factor. Both take one tensor of labels: "labels" if that is a label name, else
-  // the first label name.
+  // the first label name. With outputs [N, classes, T] and labels [N, T], the loss of a sample is
+  // the mean over its T labels; a label of -100 counts as one of loss 0.
   //
   // The loss is a mean over the batch of all processes and of all batches of the accumulation
   // window. Make it from the sum over the samples of this part: num_items_in_batch.mean(sum). A

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/data/tensor_dataset.h"
 #include "ladder/launch/signals.h"
 #include "ladder/monitor/loss_guard.h"
 #include "ladder/optim/lr_scheduler.h"
@@ -497,6 +498,24 @@ TEST(TrainerLabels, TheDefaultLossTakesTheNameLabelsElseTheFirst) {
     EXPECT_EQ(seen, json::array({expected}));
     EXPECT_EQ(model->count, inputs) << "labels are no inputs of the model";
   }
+}
+
+// As torch's own mean, whatever the number of labels per sample.
+TEST(TrainerLabels, OfTokensHaveTheMeanOverAllAsTheDefaultLoss) {
+  struct Tagger : torch::nn::Module {
+    torch::Tensor forward(const torch::Tensor& x) {  // [N, 4] to [N, 3 classes, 4]
+      return torch::stack({x, x * x, -x}, 1) * weight;
+    }
+    torch::Tensor weight = register_parameter("weight", torch::ones({1}));
+  };
+  const auto x = torch::arange(24).view({6, 4}) / 10.0;
+  const auto labels = torch::arange(24).view({6, 4}).remainder(3);
+  const auto expected = torch::cross_entropy_loss(Tagger().forward(x), labels).item<double>();
+  auto options = plain_options();
+  options.model = std::make_shared<Tagger>();
+  options.eval_dataset = std::make_shared<TensorDataset>(x, labels);
+  options.compute_metrics = nullptr;
+  EXPECT_NEAR(Trainer(std::move(options)).evaluate().at("eval_loss"), expected, 1e-6);
 }
 
 TEST(TrainerLabels, WithoutNamesThereIsNoDefaultLossButAPrediction) {
