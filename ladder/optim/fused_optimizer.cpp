@@ -178,6 +178,9 @@ void FusedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& gr
     if (std::ranges::any_of(param_groups_, has_it)) {
       refuse_it("is in two groups", "list each parameter in one group");
     }
+    if (parameter.is_complex()) {
+      refuse_it("is complex", "register torch::view_as_real(parameter).clone() in the network");
+    }
     if (!parameter.is_non_overlapping_and_dense()) {
       refuse_it("shares its memory or has gaps", "register parameter.contiguous() in the network");
     }

@@ -112,9 +112,9 @@ struct GradScaling {
 // a group, as LibTorch's parameters() lists tied weights, is stepped once.
 class FusedOptimizer : public torch::optim::Optimizer {
  public:
-  // Throws UsageError for options of another optimizer, for a parameter that an earlier group has,
-  // for one whose elements do not fill its memory, such as a column (the kernels walk over memory),
-  // and once a ZeroRedundancyOptimizer has divided the state.
+  // Throws UsageError for options of another optimizer, for a parameter that an earlier group has
+  // or that is complex, for one whose elements do not fill its memory, such as a column (the
+  // kernels walk over memory), and once a ZeroRedundancyOptimizer has divided the state.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   // One optimizer step. A closure, when given, computes the loss first, with gradients enabled;

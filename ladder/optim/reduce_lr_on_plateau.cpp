@@ -65,8 +65,10 @@ void ReduceLROnPlateau::step(double metric) {
 }
 
 void ReduceLROnPlateau::step() {
-  throw UsageError::missing("ReduceLROnPlateau::step", "a metric",
-                            "call step(metric) after each evaluation, not after each step");
+  throw UsageError::missing(
+      "ReduceLROnPlateau::step", "a metric",
+      "call step(metric) after each evaluation, not after each step; of a prepared "
+      "schedule, call it on the object that was prepared");
 }
 
 double ReduceLROnPlateau::next_lr(double /*base_lr*/, double present_lr) const {
