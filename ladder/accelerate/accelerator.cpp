@@ -192,7 +192,7 @@ void Accelerator::prepare_module(const std::shared_ptr<torch::nn::Module>& modul
 
 std::shared_ptr<Model> Accelerator::in_exact_data_parallel(std::shared_ptr<Model> model) const {
   auto options = options_.exact_sums->scaled_by(*scaler_);
-  options.check_replicas = handlers_.ddp.check_replicas;
+  if (handlers_.ddp.check_replicas > 0) options.check_replicas = handlers_.ddp.check_replicas;
   return std::make_shared<ExactDataParallel>(std::move(model), group_, std::move(options));
 }
 

@@ -14,6 +14,7 @@
 #include "ladder/accelerate/accelerator.h"
 #include "ladder/core/error.h"
 #include "ladder/exact/exact_data_parallel.h"
+#include "ladder/nn/random_scope.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/adam.h"
 #include "tests/support/accelerators.h"
@@ -193,6 +194,21 @@ TEST(ExactSumsOfAccelerator, WrapTheModelOnOneProcessTooAndNeedTheGlobalLoaderMo
       EXPECT_ERROR(ranks.make(options), UsageError,
                    "exact_sums: it needs batches that do not depend on the number of processes");
     }
+  });
+}
+
+TEST(ExactSumsOfAccelerator, CompareTheReplicasAsTheirOwnOptionsSay) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    auto options = exact_options();
+    options.exact_sums->check_replicas = 1;
+    const auto accelerator = ranks.make(options);
+    const auto model = accelerator->prepare(small_net());
+    if (accelerator->is_main_process()) {
+      const torch::NoGradGuard no_grad;
+      model->parameters().front().add_(1);
+    }
+    const RandomScope random({.positions = torch::arange(2)});
+    EXPECT_ERROR(model->forward(random_batch(2).inputs), DistributedError, "replicas, tensor ");
   });
 }
 
