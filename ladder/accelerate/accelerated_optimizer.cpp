@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/core/log.h"
 #include "ladder/nn/averaged_gradient.h"
 #include "ladder/optim/fused_optimizer.h"
 
@@ -51,6 +52,7 @@ torch::Tensor AcceleratedOptimizer::step(const torch::optim::Optimizer::LossClos
   }
   for (const auto& scheduler : std::exchange(unsettled_, {})) scheduler->settle();
   if (!closure) require_averaged(*optimizer_, &group_);
+  if (!closure && backward_calls_ == 0) warn_without_gradients();
   torch::Tensor loss;
   if (scaler_->is_enabled()) {
     if (closure) {
@@ -72,6 +74,15 @@ torch::Tensor AcceleratedOptimizer::step(const torch::optim::Optimizer::LossClos
   used_foreign_ = used_foreign_ || !touched_.empty();
   backward_calls_ = gradients_->backward_calls;
   return loss;
+}
+
+// Once, as such a step changes nothing.
+void AcceleratedOptimizer::warn_without_gradients() const {
+  if (gradients_->backward_calls == 0 || group_.rank() != 0) return;
+  if (number_of_gradients(*optimizer_) > 0) return;
+  Log().warn(
+      "AcceleratedOptimizer::step: no parameter has a gradient in the first step; hint: make the "
+      "optimizer from the parameters() of the network that is prepared, after its last assignment");
 }
 
 void AcceleratedOptimizer::step_unless_skipped(const std::shared_ptr<LrScheduler>& scheduler,

@@ -75,6 +75,8 @@ class AcceleratedOptimizer {
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
 
  private:
+  void warn_without_gradients() const;
+
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   std::shared_ptr<GradScaler> scaler_;
   std::shared_ptr<GradientState> gradients_;

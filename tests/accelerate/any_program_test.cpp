@@ -313,6 +313,24 @@ TEST(Prepare, WarnsOnceOfGradientsThatAnotherLossLeft) {
   EXPECT_EQ(leaking.messages.find("a step used gradients", found + 1), std::string::npos);
 }
 
+// The program made the network again after its optimizer.
+TEST(Prepare, WarnsOnceOfAnOptimizerOfAnotherNetwork) {
+  const auto end = end_of_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    torch::optim::SGD sgd(torch::nn::Linear(3, 3)->parameters(), 0.1);
+    auto [net, optimizer] = accelerator->prepare(torch::nn::Linear(3, 3), sgd);
+    for (int step = 0; step < 3; ++step) {
+      accelerator->backward(net->forward(torch::ones({2, 3})).sum());
+      optimizer->step();
+    }
+  });
+  expect_well(end);
+  const auto text = "AcceleratedOptimizer::step: no parameter has a gradient in the first step";
+  const auto found = end.messages.find(text);
+  EXPECT_NE(found, std::string::npos) << end.messages;
+  EXPECT_EQ(end.messages.find(text, found + 1), std::string::npos);
+}
+
 // --- Modules ---
 
 // Each process has its own statistics of the same layer after its forward.
