@@ -3,6 +3,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -11,9 +13,12 @@
 
 #include "ladder/accelerate/dispatch.h"
 #include "ladder/checkpoint/loader_position.h"
+#include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
 #include "ladder/io/sha256.h"
+#include "ladder/nn/model.h"
+#include "ladder/nn/state_dict.h"
 
 namespace ladder {
 namespace {
@@ -52,6 +57,34 @@ std::string order_digest(const BatchSampler& whole, std::int64_t epoch) {
     hash.update(std::as_bytes(std::span(batch.indices)));
   }
   return hash.hex_digest();
+}
+
+// The number of samples, the order of the first epoch, and sample 0, unless it is random.
+std::string digest_of(const Dataset& data, const BatchSampler& whole, bool reads) {
+  auto text = fmt::format("{} samples, order {}", data.size(), order_digest(whole, 0).substr(0, 8));
+  if (!reads || data.size() == 0) return text;
+  const RngStateGuard keep;
+  const auto sample = [&] {
+    const Batch batch = data.get_batch(std::array{std::int64_t{0}});
+    std::string digests;
+    for (const auto& [name, tensor] : batch.inputs) digests += tensor_digest(tensor);
+    return batch.targets.defined() ? digests + tensor_digest(batch.targets) : digests;
+  };
+  const auto digest = sample();
+  return digest == sample() ? text + ", sample 0 " + digest.substr(0, 8) : text;
+}
+
+// The processes divide one sequence of batches: with another data set or order on each, some
+// samples would be read twice, and others never.
+void require_same_data(const std::string& own, const ProcessGroup& group) {
+  const auto all = all_gather_text(own, group);
+  const auto odd = std::ranges::find_if(all, [&](const auto& text) { return text != all[0]; });
+  if (odd == all.end()) return;
+  throw DistributedError::ranks_disagree(
+      "prepared loader", fmt::format("one data set and one order on all processes: {}", all[0]),
+      fmt::format("{} on rank {}", *odd, odd - all.begin()),
+      "prepare divides a data set that all processes have, in an order that depends on the epoch "
+      "alone; for batches of each process: accelerator.join(batches)");
 }
 
 }  // namespace
@@ -131,6 +164,8 @@ AcceleratedDataLoader::AcceleratedDataLoader(DataLoader loader, LoaderSetup setu
     for (int rank = 0; rank < world_size; ++rank) parts_.push_back(part(rank));
   }
   loader_ = with_batches(loader_, part(setup_.group.rank()));
+  const bool reads = !setup_.configuration.dispatch_batches;
+  require_same_data(digest_of(loader_.dataset(), *whole_, reads), setup_.group);
 }
 
 void AcceleratedDataLoader::set_epoch(std::int64_t epoch) {

@@ -36,13 +36,16 @@ struct LoaderSetup {
 //
 // It gives optimizer, scheduler and gather_for_metrics the number of the current batch, and keeps
 // its position, so that a checkpoint written in the middle of an epoch resumes there. Copies share
-// one position. With dispatch_batches, begin() and each batch are collectives.
+// one position. With dispatch_batches, begin() and each batch are collectives; the construction is
+// one with several processes.
 //
 // Python's counterparts: DataLoaderShard and DataLoaderDispatcher of accelerate.data_loader.
 class AcceleratedDataLoader {
  public:
   // Throws UsageError for a loader that is one rank's part already, such as one with a
-  // DistributedSampler, and for a batch size that the mode cannot divide.
+  // DistributedSampler, and for a batch size that the mode cannot divide. Throws DistributedError
+  // unless all processes have one data set and one order: compares the number of samples, the order
+  // of the first epoch, and sample 0 if two reads of it are equal.
   AcceleratedDataLoader(DataLoader loader, LoaderSetup setup);
 
   // Chooses the order of the next pass. Epochs count from 0. Without it, a complete pass is

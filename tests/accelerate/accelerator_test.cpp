@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -22,6 +23,7 @@
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
+#include "ladder/data/tensor_dataset.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/adam.h"
@@ -169,6 +171,43 @@ TEST(Prepare, RefusesALoaderThatIsOneRanksPart) {
     const auto split = ranks.make({.data_loader = {.mode = LoaderMode::kSplitBatches}});
     EXPECT_ERROR(split->prepare(numbered_loader(8, {.batch_size = 3})), UsageError,
                  "split_batches cannot cut 3 samples into 2 equal parts");
+  });
+}
+
+struct RandomData : Dataset {
+  std::int64_t size() const override { return 4; }
+  Batch get_batch(std::span<const std::int64_t> indices) const override {
+    return {.inputs = torch::randn({std::ssize(indices), 2})};
+  }
+};
+
+// Each process reads its own file, or shuffles by a generator of its own.
+TEST(Prepare, RefusesALoaderOfOtherDataOrOrderOnEachProcess) {
+  run_accelerators(2, [](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const int rank = accelerator->process_index();
+    const auto prepare = [&](const torch::Tensor& samples, DataLoaderOptions options = {}) {
+      accelerator->prepare(DataLoader(std::make_shared<TensorDataset>(samples), options));
+    };
+    const auto refuses = [&](const std::string& got, const torch::Tensor& samples,
+                             const DataLoaderOptions& options = {}) {
+      EXPECT_ERROR(prepare(samples, options), DistributedError,
+                   "prepared loader: expected one data set and one order on all processes: 4 "
+                   "samples, order ",
+                   got);
+    };
+    const auto same = torch::arange(4);
+    refuses(", got 5 samples, order ", torch::arange(4 + rank));
+    refuses(", sample 0 ", same + rank);
+    refuses(", got 4 samples, order ", same,
+            {.shuffle = true, .seed = static_cast<std::uint64_t>(rank)});
+    EXPECT_NO_THROW(prepare(same, {.shuffle = true}));
+    // A data set may be random, and its reads here draw nothing from the run's generator.
+    torch::manual_seed(static_cast<std::uint64_t>(rank));
+    const auto before = torch::randn({1});
+    torch::manual_seed(static_cast<std::uint64_t>(rank));
+    EXPECT_NO_THROW(accelerator->prepare(DataLoader(std::make_shared<RandomData>())));
+    EXPECT_TRUE(torch::equal(torch::randn({1}), before));
   });
 }
 
