@@ -276,8 +276,9 @@ class Accelerator {
 
   // The same for the current batch of a prepared loader, without the samples that even_batches
   // repeated: each sample once, in the loader's order. In a pass over JoinedBatches, without the
-  // batches that were repeated. Throws UsageError for a tensor that does not have one row per
-  // sample, such as a mean.
+  // batches that were repeated. Of several passes at once, the one that began last counts: with two
+  // loaders side by side, use gather for those of the other. Throws UsageError for a tensor that
+  // does not have one row per sample, such as a mean.
   template <typename Structure>
   Structure gather_for_metrics(const Structure& data) const {
     return map_tensors(data,
