@@ -2,6 +2,7 @@
 #include "ladder/nn/model.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/MemoryOverlap.h>
 #include <fmt/format.h>
 #include <torch/utils.h>
 
@@ -66,6 +67,14 @@ const torch::nn::Module& unwrapped(const torch::nn::Module& module) {
   }
   const auto* const adapted = dynamic_cast<const AdaptedModel*>(&module);
   return adapted == nullptr ? module : adapted->module();
+}
+
+void require_own_elements(std::string_view where, const std::string& name,
+                          const torch::Tensor& tensor) {
+  if (at::has_internal_overlap(tensor) != at::MemOverlap::Yes) return;
+  throw UsageError::conflict(where,
+                             fmt::format("elements of {} share memory, as after expand()", name),
+                             "register tensor.contiguous() in the module");
 }
 
 void require_dense_gradient(std::string_view where, const std::string& parameter,

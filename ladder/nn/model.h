@@ -226,6 +226,11 @@ const torch::nn::Module& unwrapped(const torch::nn::Module& module);
 void require_dense_gradient(std::string_view where, const std::string& parameter,
                             const torch::Tensor& gradient);
 
+// Throws UsageError, beginning with `where`, for a tensor that cannot be written, because elements
+// share their memory.
+void require_own_elements(std::string_view where, const std::string& name,
+                          const torch::Tensor& tensor);
+
 // Each of `tensors` once. LibTorch's lists of a module hold a tensor that layers share (tied
 // weights) once for each of its names.
 std::vector<torch::Tensor> unique_tensors(const std::vector<torch::Tensor>& tensors);

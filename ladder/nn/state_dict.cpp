@@ -57,6 +57,7 @@ bool must_be_finite(const NamedTensor& item) {
 // Of the values as `target` will hold them: a large float64 is infinite as float32.
 void check_values(const NamedTensor& item, const torch::Tensor& value, std::string_view origin) {
   constexpr const char* kDamaged = "take an older checkpoint, or train again";
+  require_own_elements("load_state_dict", item.names.front(), item.tensor);
   if (!must_be_finite(item)) return;
   const auto& name = item.names.front();
   const auto tensor = value.to(item.tensor.scalar_type());

@@ -84,6 +84,7 @@ void require_same_parameters(const torch::nn::Module& module, const ProcessGroup
   const auto parameters = module.named_parameters();
   Lines lines;
   for (const auto& [name, tensor] : state_dict(module)) {
+    require_own_elements("model", name, tensor);
     const auto* parameter = parameters.find(name);  // `tensor` itself is detached
     const bool is_frozen = parameter != nullptr && !parameter->requires_grad();
     lines.push_back(fmt::format("{} {}[{}]{}{}", name, torch::toString(tensor.scalar_type()),

@@ -242,6 +242,19 @@ TEST(LoadStateDict, RefusesASurplusTensorAnotherShapeOrDtypeAndChangesNothing) {
   }
 }
 
+TEST(LoadStateDict, RefusesATargetThatCannotBeWrittenAndChangesNothing) {
+  torch::nn::Linear target(2, 1);
+  const auto before = weights_sha256(state_dict(*target));
+  target->register_buffer("zeta", torch::ones({1}).expand({3}));
+  auto values = state_dict(*torch::nn::Linear(2, 1));
+  values["zeta"] = torch::ones({3});
+  EXPECT_ERROR(load_state_dict(*target, values, "w"), UsageError,
+               "load_state_dict: elements of zeta share memory, as after expand(); hint: ");
+  auto after = state_dict(*target);
+  after.erase("zeta");
+  EXPECT_EQ(weights_sha256(after), before);
+}
+
 // `name` of a network with BatchNorm, with one element replaced.
 StateDict conv_net_with(const std::string& name, float element) {
   StateDict values;

@@ -67,6 +67,10 @@ TEST_ON_RANKS(RequireSameParameters, NamesTheFirstThatDiffersOnEveryRank, 3) {
                  "model, tensor 2: " + difference.message);
     EXPECT_ERROR(GradientReducer(module, group), DistributedError, difference.message);
   }
+  Parameters expanded;
+  expanded.register_buffer("mask", torch::ones({1}).expand({3}));
+  EXPECT_ERROR(GradientReducer(expanded, group), UsageError,
+               "model: elements of mask share memory, as after expand(); hint: register ");
   Parameters equal;
   equal.add("a", 5);
   EXPECT_NO_THROW(require_same_parameters(equal, group));
