@@ -20,13 +20,6 @@
 namespace ladder {
 namespace {
 
-const AveragedGradient* mark_of(const torch::Tensor& leaf) {
-  for (const auto& hook : torch::autograd::impl::hooks(leaf)) {
-    if (const auto* own = dynamic_cast<const AveragedGradient*>(hook.get())) return own;
-  }
-  return nullptr;
-}
-
 std::string name_of(const torch::Tensor& tensor, const torch::nn::Module* module) {
   const auto parameters = module == nullptr ? torch::OrderedDict<std::string, torch::Tensor>()
                                             : module->named_parameters();
@@ -67,13 +60,20 @@ std::shared_ptr<void> AveragedGradient::mark(const torch::Tensor& parameter,
           }};
 }
 
+const AveragedGradient* AveragedGradient::find(const torch::Tensor& parameter) {
+  for (const auto& hook : torch::autograd::impl::hooks(parameter)) {
+    if (const auto* own = dynamic_cast<const AveragedGradient*>(hook.get())) return own;
+  }
+  return nullptr;
+}
+
 void require_averaged(const torch::optim::Optimizer& optimizer, const ProcessGroup* group) {
   const AveragedGradient* mark = nullptr;
   std::vector<torch::Tensor> others;
   for (const auto& parameters : optimizer.param_groups()) {
     for (const auto& parameter : parameters.params()) {
       if (!parameter.requires_grad()) continue;
-      const auto* const own = mark_of(parameter);
+      const auto* const own = AveragedGradient::find(parameter);
       if (own == nullptr) others.push_back(parameter);
       if (own != nullptr && own->group().world_size() > 1) mark = own;
     }
@@ -97,7 +97,7 @@ void LocalLeaves::note() {
   for (auto* const node : *torch::autograd::get_current_graph_task_nodes_in_graph()) {
     if (typeid(*node) != typeid(torch::autograd::AccumulateGrad)) continue;
     const auto& leaf = static_cast<torch::autograd::AccumulateGrad*>(node)->variable;
-    if (leaf.requires_grad() && mark_of(leaf) == nullptr) noted_.push_back(leaf);
+    if (leaf.requires_grad() && AveragedGradient::find(leaf) == nullptr) noted_.push_back(leaf);
   }
 }
 

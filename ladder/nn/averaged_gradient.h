@@ -37,6 +37,9 @@ class AveragedGradient : public torch::autograd::FunctionPreHook {
                                                   const ProcessGroup& group,
                                                   Arrived arrived = nullptr);
 
+  // That of a parameter; nullptr without one.
+  static const AveragedGradient* find(const torch::Tensor& parameter);
+
   torch::autograd::variable_list operator()(
       const torch::autograd::variable_list& gradients) override {
     if (arrived_) arrived_(gradients.front());

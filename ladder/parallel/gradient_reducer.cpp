@@ -267,6 +267,7 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
     if (expected != Expects::kAverage) return;
     if (!options.find_unused_parameters) require_all_seen();
     local.compare(&module, group);
+    if (options.check_replicas == 0) drift.compare(trained.tensors, trained.names, group);
     if (std::exchange(sends_buffers, false)) broadcast_buffers();
   }
 
@@ -303,6 +304,7 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
   std::vector<Role> roles;
   std::vector<std::shared_ptr<void>> hooks;  // one per parameter
   LocalLeaves local;
+  DriftWatch drift;
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;  // the reducer calls it, unchecked, if the unused
                                          // parameters are others than before

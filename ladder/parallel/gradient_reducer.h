@@ -24,7 +24,7 @@ struct GradientReducerOptions {
   bool find_unused_parameters = false;  // allow a forward without some parameters; slower
   bool gradient_as_bucket_view = true;  // gradients are views of the buckets; see below
   std::optional<CommHook> comm_hook;    // unset = average in the gradients' own precision
-  std::int64_t check_replicas = 0;      // compare the parameters every N-th forward; 0 = never
+  std::int64_t check_replicas = 0;      // compare the parameters every N-th forward; 0 = see below
 };
 
 // Averages the gradients of a module over all ranks, while backward is still computing them.
@@ -54,6 +54,9 @@ struct GradientReducerOptions {
 // node of autograd have changed since, the last by torch::load or to(): its gradient would stay
 // local, or be averaged with other elements. All parameters may be frozen, also before, as those of
 // a teacher, and single ones with find_unused_parameters; or make a new reducer for each phase.
+//
+// Without check_replicas, one line warns of parameters that differ between the ranks; see DriftWatch
+// in replica_check.h.
 //
 // A backward throws it for weights beside the module's that are trained and that no wrapper
 // averages; see averaged_gradient.h. A backward within a backward must not have the parameters'

@@ -8,6 +8,8 @@
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -19,6 +21,7 @@
 #include "ladder/comm/c10d_group.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
+#include "ladder/core/log.h"
 #include "ladder/core/text.h"
 #include "ladder/io/sha256.h"
 #include "ladder/nn/model.h"
@@ -71,6 +74,15 @@ void require_equal_values(const StateDict& tensors, const torch::nn::Module& mod
   require_same_lines("replicas", hint, lines, group);
 }
 
+// int64: it wraps around, and does not depend on the order.
+torch::Tensor sum_of_bits(const torch::Tensor& tensor) {
+  constexpr auto kIntegers =
+      std::to_array({torch::kInt8, torch::kInt16, torch::kInt32, torch::kInt64});
+  const auto real = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
+  const auto log_size = std::countr_zero(static_cast<unsigned>(real.element_size()));
+  return real.detach().view(kIntegers[static_cast<std::size_t>(log_size)]).sum(torch::kInt64);
+}
+
 // Collectives send memory, whatever its order.
 std::string strides_text(const torch::Tensor& tensor) {
   if (tensor.is_contiguous()) return "";
@@ -105,6 +117,27 @@ void require_equal_parameters(const torch::nn::Module& module, const ProcessGrou
     parameters.emplace(item.key(), item.value());
   }
   require_equal_values(parameters, module, group);
+}
+
+void DriftWatch::compare(const std::vector<torch::Tensor>& parameters,
+                         const std::vector<std::string>& names, const ProcessGroup& group) {
+  if (warned_ || group.world_size() == 1 || !std::has_single_bit(++calls_)) return;
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> sums;
+  for (const auto& parameter : parameters) {
+    sums.push_back(sum_of_bits(parameter).to(parameters.front().device()));
+  }
+  const auto all = group.all_gather_into_tensor(torch::stack(sums)).cpu();
+  const auto differs = (all != all[0]).nonzero();  // [rank, parameter] of each
+  warned_ = differs.size(0) > 0;
+  if (!warned_ || group.rank() != 0) return;
+  const auto rank = differs[0][0].item<std::int64_t>();
+  Log({.rank = 0, .world_size = group.world_size()})
+      .warn(fmt::format(
+          "replicas: {} differs between rank 0 and rank {}, as compared after backward {}; hint: "
+          "load, change and step weights on all ranks alike; check_replicas = 1 stops the run "
+          "where they begin to differ",
+          names[static_cast<std::size_t>(differs[0][1].item<std::int64_t>())], rank, calls_));
 }
 
 void broadcast_replica(const torch::nn::Module& module, const ProcessGroup& group) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/parallel/gradient_reducer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -11,6 +12,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -377,6 +379,30 @@ TEST_ON_RANKS(CheckReplicas, FindsARankThatDriftedAtTheNextCheckOnEveryRank, 3) 
   }
   step();
   EXPECT_ERROR(step(), DistributedError, "expected linear.bias ");
+}
+
+// A warning, once, in the backward 1, 2, 4 or 8 after the change, on rank 0.
+TEST(DriftWatch, WarnsOfWeightsThatOneRankAloneChanges) {
+  for (const int changed_before : {1, 2, 3, 0}) {
+    const auto end = end_of_ranks(2, [&](int /*rank*/) {
+      const auto group = init_process_group();
+      torch::nn::Linear net(2, 2);
+      const Reducer reducer(*net, group);
+      for (int backward = 1; backward <= 8; ++backward) {
+        const torch::NoGradGuard no_grad;
+        if (backward == changed_before && group.rank() == 1) net->bias[1] += 1e-6;
+        const torch::AutoGradMode record(true);
+        net->forward(torch::ones({1, 2})).sum().backward();
+      }
+    });
+    expect_well(end);
+    const auto line = fmt::format(
+        "[rank 0] warning: replicas: bias differs between rank 0 and rank 1, as compared after "
+        "backward {}; hint: ",
+        changed_before == 3 ? 4 : changed_before);
+    EXPECT_EQ(end.messages.starts_with(line), changed_before != 0) << end.messages;
+    EXPECT_EQ(std::ranges::count(end.messages, '\n'), changed_before == 0 ? 0 : 1);
+  }
 }
 
 TEST_ON_RANKS(GradientReducer, RefusesAParameterThatHasChangedAtTheNextForward, 2) {
