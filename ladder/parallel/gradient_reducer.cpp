@@ -64,6 +64,19 @@ struct Role {
   std::shared_ptr<torch::autograd::Node> accumulator;  // has the reducer's hook; null if frozen
 };
 
+// Two engines that put one gradient into their buckets would each refuse that of the other.
+void require_unwrapped(const Trained& trained, const ProcessGroup& group) {
+  for (std::size_t i = 0; i < trained.tensors.size() && group.world_size() > 1; ++i) {
+    const auto* const mark = AveragedGradient::find(trained.tensors[i]);
+    if (mark == nullptr || mark->group().world_size() == 1) continue;
+    throw UsageError::conflict(
+        kDdp, fmt::format("another wrapper has {} already", trained.names[i]),
+        "wrap a module once, and networks that share parameters as one module; or set "
+        "gradient_as_bucket_view = false in each wrapper, and call one backward for the sum of "
+        "their losses");
+  }
+}
+
 std::shared_ptr<torch::autograd::Node> accumulator_of(const torch::Tensor& tensor) {
   return tensor.requires_grad() ? torch::autograd::impl::grad_accumulator(tensor) : nullptr;
 }
@@ -197,6 +210,11 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
 
   // Before the forward that the caller announces, or else in the backward.
   void begin() {
+    if (is_open && running.expired()) {
+      throw UsageError::conflict(
+          kDdp, "the backward before failed, when a part of the gradients was averaged",
+          "to go on after an exception of a backward, make a new wrapper, and call zero_grad()");
+    }
     require_unchanged(roles, options.find_unused_parameters);
     if (*pauses == 0 && exchanges()) reducer->prepare_for_forward();
     if (rebuild_buckets()) share_buckets();
@@ -243,6 +261,7 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
       const auto end = std::make_shared<std::function<void()>>(
           [self = shared_from_this()] { self->end_backward(); });
       running = end;
+      is_open = expects == Expects::kAverage && exchanges();
       torch::autograd::Engine::get_default_engine().queue_callback([end] { (*end)(); });
     }
     seen[index] = true;
@@ -263,6 +282,7 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void end_backward() {
+    is_open = false;
     const auto expected = std::exchange(expects, Expects::kNothing);
     if (expected != Expects::kAverage) return;
     if (!options.find_unused_parameters) require_all_seen();
@@ -318,6 +338,7 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
   std::vector<bool> seen;
   Expects expects = Expects::kNothing;
   bool is_announced = false;                           // by after_forward
+  bool is_open = false;                                // a backward that averages has begun
   bool sends_buffers = false;                          // at the end of this backward
   int in_backward = -1;                                // the engine's number of the last backward
   std::weak_ptr<const std::function<void()>> running;  // its end, until it has failed or ended
@@ -328,6 +349,7 @@ GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
     : impl_(std::make_shared<Impl>(module, std::move(group), std::move(options))) {
   broadcast_replica(module, impl_->group);
   if (impl_->trained.tensors.empty()) return;  // such as a teacher: nothing to average
+  if (impl_->options.gradient_as_bucket_view) require_unwrapped(impl_->trained, impl_->group);
   const auto c10d = c10d_group(impl_->group);
   impl_->reducer = make_reducer(impl_->trained, c10d, impl_->options);
   impl_->logger = std::make_shared<c10d::Logger>(impl_->reducer);

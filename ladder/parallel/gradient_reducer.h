@@ -55,8 +55,10 @@ struct GradientReducerOptions {
 // local, or be averaged with other elements. All parameters may be frozen, also before, as those of
 // a teacher, and single ones with find_unused_parameters; or make a new reducer for each phase.
 //
-// Without check_replicas, one line warns of parameters that differ between the ranks; see DriftWatch
-// in replica_check.h.
+// A parameter that another wrapper averages is refused (UsageError), unless neither sets
+// gradient_as_bucket_view: wrap networks that share parameters as one module. After an exception of
+// a backward, make a new wrapper. Without check_replicas, one line warns of parameters that differ
+// between the ranks; see DriftWatch in replica_check.h.
 //
 // A backward throws it for weights beside the module's that are trained and that no wrapper
 // averages; see averaged_gradient.h. A backward within a backward must not have the parameters'

@@ -17,6 +17,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -403,6 +404,43 @@ TEST(DriftWatch, WarnsOfWeightsThatOneRankAloneChanges) {
     EXPECT_EQ(end.messages.starts_with(line), changed_before != 0) << end.messages;
     EXPECT_EQ(std::ranges::count(end.messages, '\n'), changed_before == 0 ? 0 : 1);
   }
+}
+
+TEST_ON_RANKS(GradientReducer, RefusesAParameterThatAnotherWrapperHas, 2) {
+  Pair pair;
+  auto first = std::make_unique<Reducer>(pair, group);
+  EXPECT_ERROR(Reducer(*pair.left, group), UsageError,
+               "another wrapper has weight already; hint: wrap a module once");
+  EXPECT_NO_THROW(Reducer(*pair.left, group, {.gradient_as_bucket_view = false}));
+  first.reset();
+  EXPECT_NO_THROW(Reducer(*pair.left, group));
+}
+
+// An exception in the backward when some gradients have arrived.
+struct Throwing : torch::autograd::Function<Throwing> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* /*context*/,
+                               const torch::Tensor& x) {
+    return x.clone();
+  }
+  static std::vector<torch::Tensor> backward(torch::autograd::AutogradContext* /*context*/,
+                                             const std::vector<torch::Tensor>& /*gradients*/) {
+    throw std::runtime_error("thrown");
+  }
+};
+
+TEST_ON_RANKS(GradientReducer, GoesOnAfterAFailedBackwardWithANewWrapper, 2) {
+  Pair pair;
+  std::optional<Reducer> reducer;
+  reducer.emplace(pair, group);
+  const auto [a, b] = inputs_of(group.rank());
+  const auto x = Throwing::apply(pair.left(a));
+  EXPECT_THROW(loss_of_pair({pair.spare(x), pair.right(b)}).backward(), std::runtime_error);
+  EXPECT_ERROR(loss_of_pair(pair.forward(a, b)).backward(), UsageError,
+               "the backward before failed, when a part of the gradients was averaged; hint: ");
+  reducer.reset();
+  reducer.emplace(pair, group);
+  run_pair_backward(*reducer, pair, group.rank());
+  EXPECT_LT((flat_gradients(pair) - average_pair_gradient(2)).abs().max().item<double>(), 1e-5);
 }
 
 TEST_ON_RANKS(GradientReducer, RefusesAParameterThatHasChangedAtTheNextForward, 2) {
