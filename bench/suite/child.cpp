@@ -21,6 +21,7 @@
 
 #include "ladder/core/clock.h"
 #include "ladder/core/unique_fd.h"
+#include "ladder/io/json.h"
 #include "ladder/launch/signals.h"
 
 namespace ladder::bench {
@@ -107,8 +108,7 @@ Wait wait_for(const UniqueFd& child, const SignalGuard* signals, std::chrono::se
 // Of any encoding, for a file in JSON: without control characters, in UTF-8.
 std::string readable(std::string text) {
   std::ranges::replace_if(text, [](unsigned char sign) { return sign < ' '; }, ' ');
-  return nlohmann::json::parse(
-      nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return nlohmann::json::parse(json_text(nlohmann::json(text)));
 }
 
 // The output of a program about its failure: its last line with an error, else its last line.

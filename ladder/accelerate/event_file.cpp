@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "ladder/io/json.h"
+
 namespace ladder {
 namespace {
 
@@ -82,8 +84,7 @@ double seconds_since_1970() {
 
 // Protocol Buffers require UTF-8.
 std::string utf8(std::string_view text) {
-  using Json = nlohmann::json;
-  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
+  return nlohmann::json::parse(json_text(nlohmann::json(text)));
 }
 
 // A SummaryMetadata: the plugin of TensorBoard for a value.

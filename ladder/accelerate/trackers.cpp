@@ -11,6 +11,7 @@
 
 #include "ladder/accelerate/event_file.h"
 #include "ladder/core/error.h"
+#include "ladder/io/json.h"
 #include "ladder/io/json_lines.h"
 
 namespace ladder {
@@ -19,8 +20,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string text_of(const Json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
 class JsonlTracker : public Tracker {

@@ -176,7 +176,7 @@ std::string make_safetensors_header(const std::map<std::string, std::string>& me
                               {"shape", entry.shape},
                               {"data_offsets", Json::array({entry.begin, entry.end})}}));
   }
-  std::string text = Json(std::move(object)).dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = json_text(Json(std::move(object)));
   text.resize((text.size() + 7) / 8 * 8, ' ');
   if (text.size() > kLimits.max_bytes) {
     throw UsageError::out_of_range("safetensors header", text.size(),

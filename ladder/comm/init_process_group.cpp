@@ -36,6 +36,7 @@
 #include "ladder/core/text.h"
 #include "ladder/core/unique_fd.h"
 #include "ladder/io/atomic_file.h"
+#include "ladder/io/json.h"
 #include "ladder/launch/failure_kind.h"
 #include "ladder/launch/launch_environment.h"
 #include "ladder/launch/listening_socket.h"
@@ -201,11 +202,6 @@ void require_world_size(c10d::Store& store, const std::string& others,
 using Settings = std::map<std::string, std::string>;
 using Difference = std::array<std::string, 4>;  // where, expected, got, hint
 
-// A path may have bytes that are no UTF-8.
-std::string text_of(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 DistributedError ranks_differ(const Difference& difference) {
   const auto& [where, expected, got, hint] = difference;
   return DistributedError::ranks_disagree(where, expected + ", as on another rank", got, hint);
@@ -229,7 +225,7 @@ Difference difference_of(const Settings& own, const Settings& other, int rank) {
 std::optional<Difference> compare_with_others(c10d::Store& store, int rank,
                                               const Settings& settings,
                                               const std::string& backend) {
-  const auto own = text_of(nlohmann::json(settings));
+  const auto own = json_text(nlohmann::json(settings));
   const auto others = store.compareSet("settings", "", own);
   if (others != own) {
     return difference_of(settings, nlohmann::json::parse(others).get<Settings>(), rank);
@@ -257,7 +253,7 @@ void register_rank(c10d::Store& store, const LaunchEnvironment& launch, const Se
   require_world_size(store, store.compareSet("world_size", "", own), launch);
   const auto difference = compare_with_others(store, launch.rank, settings, backend);
   store.set(arrival_key(launch.rank),
-            difference ? std::string(kDiffers) + text_of(nlohmann::json(*difference)) : own);
+            difference ? std::string(kDiffers) + json_text(nlohmann::json(*difference)) : own);
 }
 
 void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,

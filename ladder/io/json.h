@@ -86,6 +86,11 @@ class JsonReader {
   std::string where_;
 };
 
+// `value` as text, on one line or indented. Bytes that are not UTF-8, as a path may have them, become
+// U+FFFD; dump() would throw.
+std::string json_text(const nlohmann::json& value, int indent = -1);
+std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
+
 // Untrusted text for a message: in quotes, on one line, in ASCII, at most its first 80 bytes.
 std::string quoted_for_message(std::string_view text);
 // The beginning of an untrusted value for a message, in the same way.

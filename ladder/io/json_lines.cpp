@@ -17,6 +17,7 @@
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/io/atomic_file.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 namespace {
@@ -130,7 +131,7 @@ JsonLines::JsonLines(const std::string& path, std::string_view field, OldRecords
 void JsonLines::write(const nlohmann::ordered_json& record) {
   if (path_.empty()) return;
   if (!file_) file_ = AppendedFile(path_, old_records_);
-  file_.write(record.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n');
+  file_.write(json_text(record) + '\n');
 }
 
 }  // namespace ladder

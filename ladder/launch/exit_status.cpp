@@ -16,6 +16,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/log.h"
 #include "ladder/core/system_limits.h"
+#include "ladder/io/json.h"
 #include "ladder/io/json_lines.h"
 #include "ladder/launch/failure_kind.h"
 #include "ladder/launch/rank_status.h"
@@ -89,11 +90,10 @@ void write_error_file(const Failure& failure) {
       {"message",
        {{"message", failure.text},
         {"extraInfo", {{"py_callstack", failure.text}, {"timestamp", timestamp(failure.code)}}}}}};
-  const std::string record = message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   AppendedFile file;
   try {
     file = AppendedFile(*path);
-    file.write(record);
+    file.write(json_text(message));
   } catch (const SystemError&) {
     if (file) std::remove(path->c_str());
   }

@@ -29,13 +29,8 @@ constexpr const char* kState = "trainer_state.json";
 constexpr const char* kArguments = "training_args.json";
 constexpr const char* kAllResults = "/all_results.json";
 
-// A path may hold bytes that are not UTF-8.
-std::string text_of(const nlohmann::json& json, int indent = -1) {
-  return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 void write_json(const std::string& path, const nlohmann::json& json) {
-  write_text_file(path, text_of(json, 4));
+  write_text_file(path, json_text(json, 4));
 }
 
 constexpr std::array kFlags = {
@@ -79,8 +74,8 @@ std::function<void()> Trainer::ArgumentsFile::plan_load(const nlohmann::json& st
   const JsonReader saved(state, json_data_error(origin));
   for (const auto& row : training_argument_table()) {
     if (!saved.contains(row.name) || saved.value(row.name) == present.at(row.name)) continue;
-    const auto was = text_of(saved.value(row.name));
-    const auto is = text_of(present.at(row.name));
+    const auto was = json_text(saved.value(row.name));
+    const auto is = json_text(present.at(row.name));
     if (row.effect == Effect::kWeights) {
       throw DataError::mismatch(fmt::format("{}: {}", origin, row.name), is, was,
                                 "resume with the value of the checkpoint");

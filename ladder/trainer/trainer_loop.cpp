@@ -12,6 +12,7 @@
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/core/text.h"
+#include "ladder/io/json.h"
 #include "ladder/launch/rank_status.h"
 #include "ladder/launch/signals.h"
 #include "ladder/monitor/stop_signal.h"
@@ -361,7 +362,7 @@ void Trainer::start_trackers() {
   const auto& name = args_.run_name.empty() ? folder : args_.run_name;
   auto configuration = to_json(args_);
   for (auto& value : configuration) {
-    if (!value.is_number() && !value.is_boolean() && !value.is_string()) value = value.dump();
+    if (!value.is_number() && !value.is_boolean() && !value.is_string()) value = json_text(value);
   }
   accelerator_.init_trackers(name, configuration);
   trackers_started_ = true;

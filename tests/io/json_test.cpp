@@ -183,6 +183,13 @@ TEST(JsonReader, ReportsThroughTheGivenFunction) {
   EXPECT_ERROR(reader.refuse("this", "that"), UsageError, "kwargs: expected this, got 'that'");
 }
 
+TEST(JsonText, ReplacesWhatIsNoUtf8AndKeepsTheOrderOfKeys) {
+  EXPECT_EQ(json_text(Json({{"b", "\xc3\xa9\xff"}, {"a", 1}})),
+            "{\"a\":1,\"b\":\"\xc3\xa9\xef\xbf\xbd\"}");
+  EXPECT_EQ(json_text(nlohmann::ordered_json({{"b", 2}, {"a", 1}}), 1),
+            "{\n \"b\": 2,\n \"a\": 1\n}");
+}
+
 TEST(QuotedForMessage, IsOneShortLineOfAscii) {
   EXPECT_EQ(quoted_for_message("a\n\"b\""), R"("a\n\"b\"")");
   EXPECT_EQ(quoted_for_message("\xc3\xa9\x7f"), R"("\u00e9\u007f")");
