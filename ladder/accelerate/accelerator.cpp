@@ -513,7 +513,7 @@ void Accelerator::print(std::string_view line) const {
 }
 
 void Accelerator::main_process_first(const std::function<void()>& run) const {
-  run_or_fail_together(group_, "main_process_first", [&] { on_main_process(run); });
+  on_rank_0(group_, "main_process_first", run);
   if (!is_main_process()) run();
 }
 
@@ -561,9 +561,7 @@ bool Accelerator::check_trigger() {
 }
 
 void Accelerator::save_model(const torch::nn::Module& model, const std::string& path) const {
-  run_or_fail_together(group_, "save_model", [&] {
-    if (is_main_process()) ladder::save_model(model, path);
-  });
+  on_rank_0(group_, "save_model", [&] { ladder::save_model(model, path); });
 }
 
 // In the constructor, so that a folder that cannot be written is an error before the training; and

@@ -37,9 +37,7 @@ Batch RemoteDataset::get_batch(std::span<const std::int64_t> /*indices*/) const 
 std::shared_ptr<const Dataset> dataset_of_main_process(
     const std::function<std::shared_ptr<const Dataset>()>& make, const ProcessGroup& group) {
   std::shared_ptr<const Dataset> dataset;
-  run_or_fail_together(group, "load_dataset", [&] {
-    if (group.rank() == 0) dataset = make();
-  });
+  on_rank_0(group, "load_dataset", [&] { dataset = make(); });
   auto size = torch::tensor(dataset == nullptr ? 0 : dataset->size(), torch::kInt64);
   group.broadcast(size);
   const auto description = broadcast_text(dataset == nullptr ? "" : dataset->description(), group);
@@ -73,9 +71,7 @@ BatchDispatcher::BatchDispatcher(const DataLoader& joined,
       epoch_(joined.epoch()),
       next_(static_cast<std::size_t>(first_batch)) {
   for (const auto& part : parts) plans_.push_back(part->batches_of(epoch_));
-  run_or_fail_together(group_, "the first batch", [&] {
-    if (group_.rank() == 0) reader_.emplace(joined.begin_at(first_batch));
-  });
+  on_rank_0(group_, "the first batch", [&] { reader_.emplace(joined.begin_at(first_batch)); });
   if (next_ < plans_.front().size()) share_layout();
 }
 
@@ -85,8 +81,7 @@ void BatchDispatcher::share_layout() {
   const auto describe = [&](const std::string& name, const torch::Tensor& tensor) {
     layout.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().slice(1).vec()});
   };
-  run_or_fail_together(group_, "the first batch", [&] {
-    if (!reader_) return;
+  on_rank_0(group_, "the first batch", [&] {
     const Batch& batch = **reader_;
     for (const auto& [name, tensor] : batch.inputs) describe(name, tensor);
     if (batch.targets.defined()) describe(kTargets, batch.targets);

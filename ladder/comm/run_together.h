@@ -19,4 +19,8 @@ namespace ladder {
 void run_or_fail_together(const ProcessGroup& group, std::string_view operation,
                           const std::function<void()>& run);
 
+// The same for work of rank 0 alone, such as writing a file.
+void on_rank_0(const ProcessGroup& group, std::string_view operation,
+               const std::function<void()>& run);
+
 }  // namespace ladder

@@ -99,8 +99,7 @@ std::string Trainer::checkpoint_to_resume(const std::string& path) const {
                               "set output_dir");
   }
   if (path == "true") {
-    run_or_fail_together(accelerator_.process_group(), "resume_from_checkpoint", [&] {
-      if (!accelerator_.is_main_process()) return;
+    on_rank_0(accelerator_.process_group(), "resume_from_checkpoint", [&] {
       chosen = newest_folder(args_.output_dir, kPrefix);
       if (chosen.empty()) {
         throw DataError::mismatch(args_.output_dir, "a checkpoint to resume from", "none",
@@ -114,8 +113,7 @@ std::string Trainer::checkpoint_to_resume(const std::string& path) const {
                                    accelerator_.log());
   }
   if (chosen.empty()) return chosen;
-  run_or_fail_together(accelerator_.process_group(), "resume_from_checkpoint", [&] {
-    if (!accelerator_.is_main_process()) return;
+  on_rank_0(accelerator_.process_group(), "resume_from_checkpoint", [&] {
     const auto has = [&](const char* file) { return fs::exists(fs::path(chosen) / file); };
     if (!has(kWeights) || has("optimizer.safetensors") || has("scheduler.json")) return;
     throw DataError::mismatch(chosen, "a checkpoint with optimizer state", "none",
@@ -161,8 +159,8 @@ RunIdentity Trainer::identity(bool resumes) const {
 void Trainer::require_own_output_dir(const std::string& resumed_from, bool automatically) const {
   const bool saves = args_.save_strategy != SaveStrategy::kNo && !args_.fast_dev_run;
   const auto& folder = args_.output_dir;
-  run_or_fail_together(accelerator_.process_group(), "output_dir", [&] {
-    if (!accelerator_.is_main_process() || folder.empty()) return;
+  on_rank_0(accelerator_.process_group(), "output_dir", [&] {
+    if (folder.empty()) return;
     const auto where = "output_dir " + folder;
     all_results();  // which save_metrics completes after the training: not the time to find damage
     for (const auto* name :
@@ -247,8 +245,7 @@ void Trainer::save_model(const std::string& output_dir) {
   if (folder.empty()) {
     throw UsageError::missing("save_model", "a folder", "pass one, or set output_dir");
   }
-  run_or_fail_together(accelerator_.process_group(), "save_model", [&] {
-    if (!accelerator_.is_main_process()) return;
+  on_rank_0(accelerator_.process_group(), "save_model", [&] {
     fs::create_directories(folder);
     write_json(fmt::format("{}/{}", folder, kArguments), to_json(args_));
   });
@@ -262,8 +259,7 @@ void Trainer::log_metrics(const std::string& split, const Metrics& metrics) cons
 
 void Trainer::save_metrics(const std::string& split, const Metrics& metrics) const {
   if (args_.output_dir.empty()) return;
-  run_or_fail_together(accelerator_.process_group(), "save_metrics", [&] {
-    if (!accelerator_.is_main_process()) return;
+  on_rank_0(accelerator_.process_group(), "save_metrics", [&] {
     const auto numbers = to_json(metrics);
     write_json(fmt::format("{}/{}_results.json", args_.output_dir, split), numbers);
     auto all = all_results();
@@ -286,8 +282,7 @@ nlohmann::json Trainer::all_results() const {
 
 void Trainer::save_state() const {
   if (args_.output_dir.empty()) return;
-  run_or_fail_together(accelerator_.process_group(), "save_state", [&] {
-    if (!accelerator_.is_main_process()) return;
+  on_rank_0(accelerator_.process_group(), "save_state", [&] {
     write_json(fmt::format("{}/{}", args_.output_dir, kState), state_.state_dict());
   });
 }

@@ -191,6 +191,19 @@ TEST_ON_RANKS(RunOnAll, WaitsForAllAndPassesAFailureOn, 3) {
   EXPECT_EQ(ran, 2);
 }
 
+TEST_ON_RANKS(OnRank0, RunsThereAloneAndPassesItsFailureOn, 3) {
+  const bool is_first = group.rank() == 0;
+  int ran = 0;
+  on_rank_0(group, "writing", [&] { ++ran; });
+  EXPECT_EQ(ran, is_first ? 1 : 0);
+  const auto fail = [] { throw std::runtime_error("a full disk"); };
+  if (is_first) {
+    EXPECT_ERROR(on_rank_0(group, "writing", fail), std::runtime_error, "a full disk");
+  } else {
+    EXPECT_ERROR(on_rank_0(group, "writing", fail), DistributedError, "rank 0 failed in writing");
+  }
+}
+
 TEST(RunTogether, WaitsForASlowRankPastTheTimeoutOfTheGroup) {
   for (const auto* backend : {"shm", "gloo"}) {
     run_ranks(2,
