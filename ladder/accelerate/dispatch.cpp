@@ -2,7 +2,6 @@
 #include "ladder/accelerate/dispatch.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <nlohmann/json.hpp>
@@ -10,22 +9,12 @@
 #include "ladder/comm/run_together.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
+#include "ladder/core/tensor_form.h"
 
 namespace ladder {
 namespace {
 
 constexpr const char* kTargets = "";  // no input has an empty name
-
-// On rank 0, before the broadcast: the other ranks expect rows of the first batch's shape.
-void require_shape(const std::string& name, const torch::Tensor& tensor,
-                   const std::vector<std::int64_t>& shape) {
-  if (tensor.sizes() == shape) return;
-  throw UsageError::malformed(
-      name.empty() ? "dispatch_batches: the targets" : "dispatch_batches: input " + name,
-      fmt::format("rows as in the first batch, [{}]", fmt::join(shape, ", ")),
-      fmt::format("[{}]", fmt::join(tensor.sizes(), ", ")),
-      "pad all batches to one length, or set dispatch_batches = false");
-}
 
 }  // namespace
 
@@ -121,7 +110,11 @@ std::optional<Batch> BatchDispatcher::next() {
       whole = (name == kTargets ? batch.targets : batch.inputs.at(name))
                   .to(device_, /*non_blocking=*/true)
                   .contiguous();
-      require_shape(name, whole, shape);
+      // Before the broadcast: the other ranks expect rows as in the first batch.
+      TensorForm{.dtype = dtype, .sizes = shape}.require(
+          whole, "dispatch_batches: " + (name == kTargets ? "the targets" : "input " + name),
+          "all batches need the dtypes and row shapes of the first: pad them to one length, or set "
+          "dispatch_batches = false");
     }
     group_.broadcast(whole);
     auto own = whole.narrow(0, begin, count);

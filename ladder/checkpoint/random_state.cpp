@@ -4,7 +4,6 @@
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <map>
 #include <mutex>
@@ -14,6 +13,7 @@
 
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
+#include "ladder/core/tensor_form.h"
 #include "ladder/core/text.h"
 #include "ladder/io/json.h"
 
@@ -88,8 +88,7 @@ std::function<void()> plan_load_random_state(const StateDict& state, const torch
     } catch (const c10::Error& error) {
       const std::string text = error.what_without_backtrace();
       refuse(origin, fmt::format("the state of a generator as {}", name),
-             fmt::format("{} [{}]: {}", c10::toString(tensor.scalar_type()),
-                         fmt::join(tensor.sizes(), ","), text.substr(0, text.find('\n'))));
+             TensorForm::of_values(tensor).text() + ": " + text.substr(0, text.find('\n')));
     }
     loads.emplace_back(generator, tensor);
   }

@@ -21,7 +21,7 @@ DistributedError collective_failed(std::string_view operation, int rank, int wor
 DistributedError ranks_missing(std::span<const int> missing, int world_size,
                                std::chrono::milliseconds timeout);
 
-// recv() of a tensor other than the one that rank `from` sent. Each as "float [2, 3]".
+// recv() of a tensor other than the one that rank `from` sent. Each as "Float [2, 3]".
 DistributedError another_tensor_sent(int rank, int world_size, int from, std::string_view sent,
                                      std::string_view expected);
 

@@ -3,7 +3,6 @@
 
 #include <ATen/core/ivalue.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <tuple>
 
 #include "ladder/comm/errors.h"
+#include "ladder/core/tensor_form.h"
 
 namespace ladder {
 namespace {
@@ -24,7 +24,7 @@ using C10dWork = c10::intrusive_ptr<c10d::Work>;
 C10dWork Gloo::send(Tensors& tensors, int to, int /*tag*/) {
   const auto message = tensors.front();
   const auto header = torch::zeros({kHeaderBytes}, torch::kByte);
-  const auto form = form_of(message);
+  const auto form = TensorForm::of_values(message).text();
   std::copy_n(form.c_str(), std::min<std::size_t>(form.size(), kHeaderBytes - 1),
               header.data_ptr<std::uint8_t>());
   const int tag = next_tag(sent_[to]);
@@ -44,7 +44,7 @@ C10dWork Gloo::recv(Tensors& tensors, int from, int /*tag*/) {
     Tensors headers = {header};
     ProcessGroupGloo::recv(headers, from, tag)->wait();
     const std::string sent(reinterpret_cast<const char*>(header.const_data_ptr<std::uint8_t>()));
-    const auto expected = form_of(message).substr(0, kHeaderBytes - 1);
+    const auto expected = TensorForm::of_values(message).text().substr(0, kHeaderBytes - 1);
     if (sent != expected) {
       throw another_tensor_sent(getRank(), getSize(), from, sent, expected);
     }
@@ -66,10 +66,6 @@ c10::intrusive_ptr<Gloo::Options> gloo_options(const ProcessGroup::Setup& setup)
 
 c10::intrusive_ptr<Gloo> make_gloo(const ProcessGroup::Setup& setup, const C10dStore& store) {
   return c10::make_intrusive<Gloo>(store, setup.rank, setup.world_size, gloo_options(setup));
-}
-
-std::string form_of(const at::Tensor& tensor) {
-  return fmt::format("{} [{}]", tensor.dtype().name(), fmt::join(tensor.sizes(), ", "));
 }
 
 C10dWork completed(const Tensors& tensors) {

@@ -42,9 +42,6 @@ c10::intrusive_ptr<Gloo::Options> gloo_options(const ProcessGroup::Setup& setup)
 // Waits for all ranks.
 c10::intrusive_ptr<Gloo> make_gloo(const ProcessGroup::Setup& setup, const C10dStore& store);
 
-// What a transfer compares: "float [2, 3]".
-std::string form_of(const at::Tensor& tensor);
-
 // A transfer whose end a function waits for.
 class FunctionWork : public c10d::Work {
  public:

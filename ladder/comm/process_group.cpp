@@ -16,6 +16,7 @@
 #include "ladder/comm/errors.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
+#include "ladder/core/tensor_form.h"
 
 namespace ladder {
 
@@ -187,9 +188,9 @@ void ProcessGroup::broadcast(torch::Tensor& tensor, int root) const {
 // Gathers a hash of what has to be equal with them: Gloo compares no tensors.
 std::vector<std::int64_t> ProcessGroup::row_counts(const char* operation,
                                                    const torch::Tensor& tensor) const {
-  std::string form = fmt::format("{} [N", torch::toString(tensor.scalar_type()));
-  for (const auto size : tensor.sizes().slice(1)) form += fmt::format(", {}", size);
-  form += "]";
+  auto rows = TensorForm::of_values(tensor);
+  rows.sizes->front() = TensorForm::kAnySize;
+  const auto form = rows.text();
   const auto hash = static_cast<std::int64_t>(std::hash<std::string>{}(form));
   const auto all = all_gather_into_tensor(torch::tensor({tensor.size(0), hash}));
   std::vector<std::int64_t> counts;
@@ -223,13 +224,8 @@ void ProcessGroup::all_gather_into_tensor(torch::Tensor& output, const torch::Te
                                    fmt::format("{} elements", input.numel() * world_size()),
                                    "pass an output of world size times the input");
   }
-  if (output.scalar_type() != input.scalar_type() || output.device() != input.device()) {
-    const auto form = [](const torch::Tensor& tensor) {
-      return fmt::format("{} on {}", torch::toString(tensor.scalar_type()), tensor.device().str());
-    };
-    throw UsageError::malformed("all_gather_into_tensor", form(input) + ", as the input",
-                                form(output), "make the output with input.options()");
-  }
+  TensorForm{.dtype = input.scalar_type(), .device = input.device()}.require(
+      output, "all_gather_into_tensor", "make the output with input.options()");
   const auto result = in_row_major_order(output);
   auto all = result.dim() == 1 ? result : result.view(-1);  // Gloo refuses scalars
   auto own = row_major(input).view(-1);

@@ -18,6 +18,7 @@
 #include "ladder/comm/gloo_backend.h"
 #include "ladder/comm/sent_bytes.h"
 #include "ladder/comm/shared_memory.h"
+#include "ladder/core/tensor_form.h"
 
 namespace ladder {
 namespace {
@@ -260,7 +261,7 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
     auto started =
         memory_->start({.peer = peer,
                         .sends = sends,
-                        .form = form_of(tensor),
+                        .form = TensorForm::of_values(tensor).text(),
                         .bytes = {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()},
                         .owner = std::make_shared<at::Tensor>(tensor)});
     return c10::make_intrusive<FunctionWork>(

@@ -3,13 +3,13 @@
 
 #include <ATen/TensorIndexing.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <utility>
 #include <vector>
 
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
+#include "ladder/core/tensor_form.h"
 #include "ladder/kernels/philox.h"
 
 namespace ladder {
@@ -46,7 +46,7 @@ void RandomShift::apply(Inputs& inputs, std::span<const std::int64_t> indices,
   const auto& images = inputs.at(name);
   if (images.dim() != 4 || images.size(0) != std::ssize(indices)) {
     throw UsageError::malformed("RandomShift", fmt::format("images [{}, C, H, W]", indices.size()),
-                                fmt::format("{}", fmt::join(images.sizes(), " x ")),
+                                TensorForm::of_values(images).text(),
                                 "set RandomShiftOptions::input to the name of the images");
   }
   const bool in_one_pass = images.is_cpu() && images.scalar_type() == torch::kFloat32;

@@ -14,6 +14,7 @@
 
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
+#include "ladder/core/tensor_form.h"
 #include "ladder/core/text.h"
 #include "ladder/nn/state_dict.h"
 
@@ -26,7 +27,7 @@ std::string name_of(const torch::Tensor& tensor, const torch::nn::Module* module
   for (const auto& item : parameters) {
     if (item.value().is_same(tensor)) return item.key();
   }
-  return fmt::format("a tensor of shape [{}]", fmt::join(tensor.sizes(), ", "));
+  return "a tensor, " + TensorForm::of_values(tensor).text();
 }
 
 [[noreturn]] void refuse(const std::string& name) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/core/tensor_form.h"
 #include "ladder/io/sha256.h"
 #include "ladder/nn/model.h"
 
@@ -155,17 +156,11 @@ std::function<void()> plan_load_state_dict(torch::nn::Module& module, const Stat
   for (const auto& item : named_tensors(module)) {
     const auto& tensor = item.tensor;
     const auto value = take_value(item, source, origin);
-    if (value.sizes() != tensor.sizes()) {
-      throw mismatch(origin,
-                     fmt::format("{} of shape [{}]", item.names.front(), shape_text(tensor)),
-                     fmt::format("[{}]", shape_text(value)));
-    }
+    const auto expected = TensorForm::of_values(tensor);
+    const auto got = TensorForm::of_values(value);
     const bool converts = tensor.is_floating_point() && value.is_floating_point();
-    if (value.scalar_type() != tensor.scalar_type() && !converts) {
-      throw mismatch(
-          origin,
-          fmt::format("{} of dtype {}", item.names.front(), c10::toString(tensor.scalar_type())),
-          c10::toString(value.scalar_type()));
+    if (converts ? got.sizes != expected.sizes : got != expected) {
+      throw mismatch(origin, item.names.front() + " as " + expected.text(), got.text());
     }
     check_values(item, value, origin);
     copies.emplace_back(tensor, value);

@@ -2,7 +2,6 @@
 #include "ladder/optim/fused_optimizer.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 #include <torch/utils.h>
 
@@ -14,6 +13,7 @@
 
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
+#include "ladder/core/tensor_form.h"
 #include "ladder/nn/averaged_gradient.h"
 #include "ladder/nn/model.h"
 
@@ -43,8 +43,8 @@ std::vector<std::vector<std::string>> group_names(const torch::optim::Optimizer&
       if (found == names.end()) {
         throw UsageError::conflict(
             "optimizer state",
-            fmt::format("a parameter of shape [{}] is none of the module's",
-                        fmt::join(parameter.sizes(), ",")),
+            fmt::format("a parameter, {}, is none of the module's",
+                        TensorForm::of_values(parameter).text()),
             "give the module whose parameters() the optimizer was made with");
       }
       row.push_back(found->second);
@@ -87,11 +87,6 @@ void expect_params(const JsonReader& saved, const std::vector<std::string>& name
   }
 }
 
-std::string form_of(const torch::Tensor& tensor) {
-  return fmt::format("{} [{}]", c10::toString(tensor.scalar_type()),
-                     fmt::join(tensor.sizes(), ","));
-}
-
 void check_count(const std::string& name, const torch::Tensor& value, std::string_view origin) {
   const auto count = value.item<double>();
   const bool in_range = count >= 0.0 && count <= static_cast<double>(kMostOptimizerSteps);
@@ -123,9 +118,9 @@ bool take_values(const StateDict& state, const std::string& parameter, StateDict
     const auto found = tensors.extract(full_name(key));
     if (found.empty()) refuse(origin, fmt::format("a tensor {}", full_name(key)), "none");
     const auto& value = found.mapped();
-    if (form_of(value) != form_of(tensor)) {
-      refuse(origin, fmt::format("{} as {}", found.key(), form_of(tensor)), form_of(value));
-    }
+    const auto expected = TensorForm::of_values(tensor);
+    const auto got = TensorForm::of_values(value);
+    if (got != expected) refuse(origin, found.key() + " as " + expected.text(), got.text());
     check_numbers(found.key(), key, value, origin);
     tensor.copy_(value);
   }
@@ -172,7 +167,7 @@ void FusedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& gr
     const auto refuse_it = [&](const char* problem, const char* hint) {
       throw UsageError::conflict(
           "optimizer",
-          fmt::format("a parameter of shape [{}] {}", fmt::join(parameter.sizes(), ","), problem),
+          fmt::format("a parameter, {}, {}", TensorForm::of_values(parameter).text(), problem),
           hint);
     };
     if (std::ranges::any_of(param_groups_, has_it)) {

@@ -246,7 +246,7 @@ TEST(Prepare, RefusesToTrainANetworkThatIsNotPrepared) {
     for (const bool in_one_loss : {true, false}) {
       for (const bool plain : {true, false}) {
         EXPECT_ERROR(train_unprepared(ranks, in_one_loss, plain), UsageError,
-                     "no wrapper averages the gradient of a tensor of shape [3, 3]",
+                     "no wrapper averages the gradient of a tensor, Float [3, 3]",
                      "or prepare its network");
       }
       EXPECT_NO_THROW(train_unprepared(ranks, in_one_loss, /*plain=*/true, /*is_stepped=*/false));

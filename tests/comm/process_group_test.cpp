@@ -191,7 +191,7 @@ void shared_tensors_get_the_results_of_others(const ProcessGroup& group) {
     all = all.to(torch::kFloat64);
     EXPECT_ERROR(
         group.all_gather_into_tensor(all, own), UsageError,
-        "all_gather_into_tensor: expected Float on cpu, as the input, got 'Double on cpu'");
+        "all_gather_into_tensor: expected Float on cpu, got 'Double on cpu'");
   }
 }
 
@@ -704,13 +704,13 @@ const std::vector<Loss> kLosses = {
        auto tensor = torch::zeros({group.rank() == 0 ? 1'000'000 : 8});
        group.rank() == 0 ? group.send(tensor, 1) : group.recv(tensor, 0);
      },
-     {"send", "rank 0 sent float [1000000], this rank expected float [8]"}},
+     {"send", "rank 0 sent Float [1000000], this rank expected Float [8]"}},
     {"another dtype",
      [](const ProcessGroup& group) {
        auto tensor = torch::zeros({1'000'000}, group.rank() == 0 ? torch::kInt32 : torch::kFloat32);
        group.rank() == 0 ? group.send(tensor, 1) : group.recv(tensor, 0);
      },
-     {"send", "rank 0 sent int [1000000], this rank expected float [1000000]"}},
+     {"send", "rank 0 sent Int [1000000], this rank expected Float [1000000]"}},
     {"lost while the other receives its broadcast",
      [](const ProcessGroup& group) {
        if (group.rank() == 1) kill(getpid(), SIGKILL);
@@ -784,7 +784,7 @@ TEST(LostRank, ThatGetsAnotherTensorFailsTheGroupAtOnce) {
       EXPECT_ERROR(group.recv(eight, 1), DistributedError, "rank 1 has failed");
     } else {
       EXPECT_ERROR(static_cast<void>(group.irecv(four, 0)), DistributedError,
-                   "rank 0 sent float [8]");
+                   "rank 0 sent Float [8]");
     }
     group.monitored_barrier(milliseconds(10'000));
   };

@@ -125,7 +125,7 @@ TEST(RandomShift, ChangesTheInputThatItIsToldAndRefusesAnyOther) {
   EXPECT_ERROR(RandomShift({}).apply(both, indices, 0), UsageError,
                "RandomShift input: expected the name of the images, got 'no name for 2 inputs'");
   EXPECT_ERROR(applied(RandomShift({}), texts, indices, 0), UsageError,
-               "RandomShift: expected images [2, C, H, W], got '2 x 5'");
+               "RandomShift: expected images [2, C, H, W], got 'Float [2, 5]'");
   EXPECT_ERROR(RandomShift({.max_pixels = -1}), UsageError,
                "RandomShift max_pixels: expected a number >= 0, got -1");
 }

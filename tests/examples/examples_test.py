@@ -41,7 +41,7 @@ LIMITS = {
     "second_backward": (1, "second time"),
     "transform_in_evaluation": (2, "DataLoader: a transform with"),
     "spawn_after_tensor": (2, "spawn: this process has"),
-    "dispatched_lengths": (2, "dispatch_batches: input x: expected rows as in the first batch"),
+    "dispatched_lengths": (2, "dispatch_batches: input x: expected Float ["),
     "sparse_gradient": (2, "DistributedDataParallel: the gradient of words.weight is sparse"),
 }
 

@@ -229,11 +229,11 @@ TEST(LoadStateDict, RefusesASurplusTensorAnotherShapeOrDtypeAndChangesNothing) {
     const char* message;
   } cases[] = {
       {"zeta", torch::ones({1}), "3 tensors, got also zeta"},
-      {"weight", torch::ones({3, 2}), "weight of shape [2,3], got [3,2]"},
-      {"weight", torch::ones({}), "weight of shape [2,3], got []"},
-      {"weight", torch::ones({2, 3}, torch::kInt64), "weight of dtype Float, got Long"},
-      {"count", torch::tensor(1.5), "count of dtype Long, got Float"},
-      {"count", torch::tensor(1, torch::kInt32), "count of dtype Long, got Int"},
+      {"weight", torch::ones({3, 2}), "weight as Float [2, 3], got Float [3, 2]"},
+      {"weight", torch::ones({}), "weight as Float [2, 3], got Float []"},
+      {"weight", torch::ones({2, 3}, torch::kInt64), "weight as Float [2, 3], got Long [2, 3]"},
+      {"count", torch::tensor(1.5), "count as Long [], got Float []"},
+      {"count", torch::tensor(1, torch::kInt32), "count as Long [], got Int []"},
   };
   for (const auto& [name, value, message] : cases) {
     auto values = state_dict(*small(2.0));

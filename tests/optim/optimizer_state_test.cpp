@@ -191,7 +191,7 @@ TEST(OptimizerState, NeedsTheModuleOfTheParameters) {
   UsedAdamW used({});
   const Small other;
   const std::string text =
-      "optimizer state: a parameter of shape [2,3] is none of the module's; hint: ";
+      "optimizer state: a parameter, Float [2, 3], is none of the module's; hint: ";
   EXPECT_ERROR(used.optimizer.state_dict(other), UsageError, text);
   EXPECT_ERROR(used.optimizer.load_state_dict(other, used.state(), "a file"), UsageError, text);
 }
@@ -371,7 +371,7 @@ TEST(OptimizerState, HasTheDtypeOfItsParameters) {
     Small plain;
     AdamW of_plain(plain.parameters());
     EXPECT_ERROR(of_plain.load_state_dict(plain, state, "a file"), DataError,
-                 std::string("a file: expected a.exp_avg as Float [2,3], got ") +
+                 std::string("a file: expected a.exp_avg as Float [2, 3], got ") +
                      (dtype == torch::kBFloat16 ? "BFloat16 [2,3]" : "Double [2,3]"));
   }
 }
@@ -466,7 +466,7 @@ TEST(OptimizerState, OfAdamWIsRefusedWithAnyDamage) {
           without_tensor("a.exp_avg"),
           without_tensor("a.exp_avg_sq"),
           without_tensor("b.step"),
-          tensor("a.exp_avg", torch::ones({3, 2}), "a.exp_avg as Float [2,3], got Float [3,2]"),
+          tensor("a.exp_avg", torch::ones({3, 2}), "a.exp_avg as Float [2, 3], got Float [3, 2]"),
           tensor("b.exp_avg_sq", torch::ones({}), "b.exp_avg_sq as Float [4], got Float []"),
           tensor("b.exp_avg", torch::ones({4}, torch::kFloat16),
                  "b.exp_avg as Float [4], got Half [4]"),
@@ -509,7 +509,7 @@ TEST(OptimizerState, OfSgdIsRefusedWithAnyDamage) {
            },
            "momentum > 0 and dampening 0 beside nesterov in group 0, got 0.9 and 0.5"},
           tensor("a.momentum_buffer", torch::ones({6}),
-                 "a.momentum_buffer as Float [2,3], got Float [6]"),
+                 "a.momentum_buffer as Float [2, 3], got Float [6]"),
           tensor("a.momentum_buffer", torch::full({2, 3}, NAN),
                  "finite numbers in a.momentum_buffer" + kNotFinite),
           tensor("a.step", torch::tensor(1.0F), kAlone + "\"a.step\""),
@@ -548,7 +548,7 @@ TEST(OptimizerState, OfAdagradIsRefusedWithAnyDamage) {
           option("/eps", -0.5, "a value >= 0 for eps in group 0, got -0.5"),
           without_tensor("a.sum"),
           without_tensor("b.step"),
-          tensor("a.sum", torch::ones({6}), "a.sum as Float [2,3], got Float [6]"),
+          tensor("a.sum", torch::ones({6}), "a.sum as Float [2, 3], got Float [6]"),
           tensor("a.sum", torch::full({2, 3}, -1.0F), "numbers >= 0 in a.sum, got a negative one"),
           tensor("b.step", torch::tensor(1.5F), "a count of steps as b.step, got 1.5"),
       });

@@ -498,14 +498,14 @@ TEST(Optimizers, ClippingAndScalingRefuseASparseGradient) {
 TEST(Optimizers, RefuseAParameterWithGapsAComplexOneAndOneInTwoGroups) {
   const auto matrix = torch::ones({2, 2});
   EXPECT_ERROR(SGD({matrix.select(1, 0)}, {.lr = 0.1}), UsageError,
-               "optimizer: a parameter of shape [2] shares its memory or has gaps; hint: ");
+               "optimizer: a parameter, Float [2], shares its memory or has gaps; hint: ");
   EXPECT_ERROR(
       SGD({torch::ones({2}, torch::kComplexFloat)}, {.lr = 0.1}), UsageError,
-      "optimizer: a parameter of shape [2] is complex; hint: register torch::view_as_real");
+      "optimizer: a parameter, ComplexFloat [2], is complex; hint: register torch::view_as_real");
   const auto shared = parameter(1.0);
   SGD sgd({parameter(1.0), shared}, {.lr = 0.1});
   EXPECT_ERROR(sgd.add_param_group(parameter_group({shared}, SgdOptions{})), UsageError,
-               "optimizer: a parameter of shape [2] is in two groups; hint: ");
+               "optimizer: a parameter, Float [2], is in two groups; hint: ");
   EXPECT_EQ(sgd.param_groups().size(), 1U);
 }
 

@@ -587,7 +587,7 @@ TEST_ON_RANKS(AveragedGradient, IsRequiredOfAllThatIsTrained, 2) {
   for (const auto& make : kOptimizers) {
     for (const bool in_one : {true, false}) {
       EXPECT_ERROR(train_beside(group, make, in_one, tensor), UsageError,
-                   "no wrapper averages the gradient of a tensor of shape [3]", "register it in");
+                   "no wrapper averages the gradient of a tensor, Float [3]", "register it in");
       EXPECT_ERROR(train_beside(group, make, in_one, later), UsageError,
                    "no wrapper averages the gradient of later, which differs between the ranks");
       const auto by_hand = [&](torch::Tensor& other) { group.all_reduce(other.mutable_grad()); };
