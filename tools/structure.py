@@ -29,6 +29,7 @@ SHELVES = {
     "kernels": "kernels/",
     "launchers": "launchers/ launch/launch_environment launch/launch_variables",
     "observe": "observe/ monitor/fingerprint monitor/step_trace monitor/progress_bar io/json_lines "
+               "monitor/observers "
                "comm/sent_bytes accelerate/trackers accelerate/event_file",
     "shm": "shm/ comm/shared_memory",
     "trainer": "trainer/",
