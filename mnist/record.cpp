@@ -78,9 +78,12 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
                   setup.threads.threads, setup.threads.threads == 1 ? "" : "s",
                   setup.threads.reason, data_text(train, test)));
   if (group_.world_size() > 1) {
-    require_same("data", data_text(train, test), "give all ranks the same --data-root");
-    require_same(
-        "instructions", setup.device.is_cpu() ? at::get_cpu_capability() : "those of a GPU",
+    // Each rank reads the files of its own machine, and computes with its instructions.
+    require_agreement(group_, "data", {data_text(train, test)},
+                      "give all ranks the same --data-root");
+    require_agreement(
+        group_, "instructions",
+        {setup.device.is_cpu() ? at::get_cpu_capability() : "those of a GPU"},
         "give all ranks the same --device; ATEN_CPU_CAPABILITY=default for different CPUs");
     log_.info(fmt::format("{}; backend {}", group_.description(), group_.backend()));
   }
@@ -91,17 +94,6 @@ void Record::begin(const RunSetup& setup, const DataLoader& train, const DataLoa
                     micro_batch_, at::get_cpu_capability()));
   }
   write_header(train, test, parameters);
-}
-
-// Each rank reads the files of its own machine, and computes with its instructions.
-void Record::require_same(const std::string& what, const std::string& own, const char* hint) const {
-  const auto first = broadcast_text(own, group_);
-  auto differs = torch::full({}, own == first ? 0 : 1, torch::kInt64);
-  group_.all_reduce(differs, ReduceOp::kMax);
-  if (differs.item<std::int64_t>() == 0) return;
-  throw DistributedError::ranks_disagree(fmt::format("{} of rank {}", what, group_.rank()),
-                                         first + " on all ranks",
-                                         own == first ? "others on another rank" : own, hint);
 }
 
 // MNIST's test set belongs to its training set; a set that is not MNIST's is named.

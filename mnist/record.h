@@ -53,7 +53,6 @@ class Record {
               const torch::nn::Module& model, const std::map<std::string, double>& more = {});
 
  private:
-  void require_same(const std::string& what, const std::string& own, const char* hint) const;
   static std::string data_text(const ladder::DataLoader& train, const ladder::DataLoader& test);
   void write_header(const ladder::DataLoader& train, const ladder::DataLoader& test,
                     std::int64_t parameters);

@@ -3,8 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 
@@ -23,8 +21,7 @@ void JoinedRounds::count_next(bool has_batch) {
 }
 
 void JoinedRounds::require_same(const std::string& digest) {
-  const auto digests = all_gather_text(digest, group_);
-  if (std::ranges::count(digests, digests.front()) == group_.world_size()) return;
+  if (!first_disagreement({digest}, group_)) return;
   throw UsageError::conflict(
       "Accelerator::prepare", "the processes read other first batches",
       "before each pass, on all processes: torch::manual_seed(seed + epoch)");

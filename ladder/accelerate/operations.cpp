@@ -2,39 +2,12 @@
 #include "ladder/accelerate/operations.h"
 
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
-
+#include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
+#include "ladder/core/tensor_form.h"
 
 namespace ladder {
-namespace {
-
-constexpr std::int64_t kMostDimensions = 16;
-
-// Dtype, number of dimensions, and sizes, padded with 0: int64 [kMostDimensions + 2].
-torch::Tensor shape_of(const torch::Tensor& tensor) {
-  if (tensor.dim() > kMostDimensions) {
-    throw UsageError::out_of_range("a collective", tensor.dim(),
-                                   fmt::format("at most {} dimensions", kMostDimensions),
-                                   "flatten it first: tensor.flatten(0, 1)");
-  }
-  auto shape = torch::zeros({kMostDimensions + 2}, torch::kInt64);
-  auto* const numbers = shape.mutable_data_ptr<std::int64_t>();
-  numbers[0] = static_cast<std::int64_t>(tensor.scalar_type());
-  numbers[1] = tensor.dim();
-  std::copy(tensor.sizes().begin(), tensor.sizes().end(), numbers + 2);
-  return shape;
-}
-
-std::string text_of(const torch::Tensor& shape) {
-  const auto* const numbers = shape.const_data_ptr<std::int64_t>();
-  return fmt::format("{} [{}]", c10::toString(static_cast<torch::ScalarType>(numbers[0])),
-                     fmt::join(numbers + 2, numbers + 2 + numbers[1], ", "));
-}
-
-}  // namespace
 
 torch::Tensor gather_rows(const torch::Tensor& tensor, const ProcessGroup& group,
                           bool check_shapes) {
@@ -85,18 +58,11 @@ torch::Tensor padded_across_ranks(const torch::Tensor& tensor, const PadOptions&
 
 void require_same_shapes(const torch::Tensor& tensor, bool rows_may_differ,
                          std::string_view operation, const ProcessGroup& group) {
-  const auto own = rows_may_differ && tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor;
-  const auto shapes = group.all_gather_into_tensor(shape_of(own)).unbind(0);
-  constexpr std::int64_t kRows = 2;
-  for (std::size_t rank = 1; rank < shapes.size(); ++rank) {
-    auto other = shapes[rank].clone();
-    if (rows_may_differ) other[kRows] = shapes[0][kRows];
-    if (torch::equal(other, shapes[0])) continue;
-    throw DistributedError::ranks_disagree(
-        operation, fmt::format("the tensor of rank 0, {}", text_of(shapes[0])),
-        fmt::format("{} on rank {}", text_of(shapes[rank]), rank),
-        "give every rank the same shape, or use pad_across_processes first");
-  }
+  auto form =
+      TensorForm::of_values(rows_may_differ && tensor.dim() == 0 ? tensor.unsqueeze(0) : tensor);
+  if (rows_may_differ) form.sizes->front() = TensorForm::kAnySize;
+  require_agreement(group, operation, {form.text()},
+                    "give every rank the same shape, or use pad_across_processes first");
 }
 
 }  // namespace ladder

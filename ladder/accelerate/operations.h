@@ -64,8 +64,7 @@ torch::Tensor padded_across_ranks(const torch::Tensor& tensor, const PadOptions&
                                   const ProcessGroup& group, bool check_shapes = false);
 
 // Throws DistributedError, naming `operation` and the shapes, unless all ranks have the same dtype
-// and shape (with `rows_may_differ`, except the first size). Throws UsageError for more than 16
-// dimensions. Costs one small collective.
+// and shape (with `rows_may_differ`, except the first size, "N"). Costs one small collective.
 void require_same_shapes(const torch::Tensor& tensor, bool rows_may_differ,
                          std::string_view operation, const ProcessGroup& group);
 

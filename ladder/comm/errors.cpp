@@ -19,10 +19,13 @@ DistributedError collective_failed(std::string_view operation, int rank, int wor
       fmt::format("another rank ended or is late: see its last lines; {}", step_after_failure()));
 }
 
+std::string ranks_text(std::span<const int> ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+}
+
 DistributedError ranks_missing(std::span<const int> missing, int world_size,
                                std::chrono::milliseconds timeout) {
-  const auto ranks = fmt::format("rank{} {} of {}", missing.size() == 1 ? "" : "s",
-                                 fmt::join(missing, ", "), world_size);
+  const auto ranks = fmt::format("{} of {}", ranks_text(missing), world_size);
   return DistributedError::of("rendezvous", "", timed_out(timeout, ranks),
                               "see the output of those ranks; were WORLD_SIZE ranks started?");
 }

@@ -17,6 +17,9 @@ namespace ladder {
 DistributedError collective_failed(std::string_view operation, int rank, int world_size,
                                    std::string_view cause, std::string_view hint = "");
 
+// "rank 1", "ranks 1, 3"
+std::string ranks_text(std::span<const int> ranks);
+
 // Ranks that did not reach a rendezvous or a barrier before the timeout. `missing` is not empty.
 DistributedError ranks_missing(std::span<const int> missing, int world_size,
                                std::chrono::milliseconds timeout);

@@ -198,15 +198,12 @@ std::vector<std::int64_t> ProcessGroup::row_counts(const char* operation,
   for (int rank = 0; rank < world_size(); ++rank) {
     const auto* const of_rank = all.const_data_ptr<std::int64_t>() + std::ptrdiff_t{2} * rank;
     counts.push_back(of_rank[0]);
-    differ = differ || of_rank[1] != all.const_data_ptr<std::int64_t>()[1];
+    differ = differ || of_rank[1] != hash;
   }
-  if (!differ) return counts;
-  const auto forms = all_gather_text(form, *this);
-  const auto other = std::ranges::find_if(forms, [&](const auto& f) { return f != forms[0]; });
-  throw DistributedError::ranks_disagree(
-      operation, fmt::format("{} on all ranks, as on rank 0", forms[0]),
-      fmt::format("{} on rank {}", *other, other - forms.begin()),
-      "only the number of rows, N, may differ");
+  if (differ) {
+    require_agreement(*this, operation, {form}, "only the number of rows, N, may differ");
+  }
+  return counts;
 }
 
 torch::Tensor ProcessGroup::all_gather_into_tensor(const torch::Tensor& tensor) const {

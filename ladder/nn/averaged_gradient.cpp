@@ -38,12 +38,6 @@ std::string name_of(const torch::Tensor& tensor, const torch::nn::Module* module
       "rank alone: GradientReducer(*module, ProcessGroup::single())");
 }
 
-// 16 characters.
-std::string gradient_digest(const torch::Tensor& parameter) {
-  const auto& gradient = parameter.grad();
-  return gradient.defined() ? tensor_digest(gradient.to_dense()) : std::string(16, '-');
-}
-
 }  // namespace
 
 std::shared_ptr<void> AveragedGradient::mark(const torch::Tensor& parameter,
@@ -81,15 +75,14 @@ void require_averaged(const torch::optim::Optimizer& optimizer, const ProcessGro
   }
   if (group == nullptr && mark != nullptr) group = &mark->group();
   if (others.empty() || group == nullptr || group->world_size() == 1) return;
-  std::string digests;
-  for (const auto& parameter : others) digests += gradient_digest(parameter);
-  const auto all = all_gather_text(digests, *group);
-  const auto at = std::ranges::min(all, {}, [&](const std::string& text) {
-    return std::ranges::mismatch(text, digests).in2 - digests.begin();
-  });
-  const auto same = std::ranges::mismatch(at, digests).in2 - digests.begin();
-  if (std::cmp_equal(same, digests.size())) return;
-  refuse(name_of(others[static_cast<std::size_t>(same) / 16], mark ? &mark->module() : nullptr));
+  std::vector<std::string> digests;
+  for (const auto& parameter : others) {
+    const auto& gradient = parameter.grad();
+    digests.push_back(gradient.defined() ? tensor_digest(gradient.to_dense()) : "none");
+  }
+  const auto odd = first_disagreement(digests, *group);
+  if (!odd || odd->line >= others.size()) return;
+  refuse(name_of(others[odd->line], mark ? &mark->module() : nullptr));
 }
 
 void LocalLeaves::note() {

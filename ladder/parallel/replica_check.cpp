@@ -1,29 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/parallel/replica_check.h"
 
-#include <fmt/core.h>
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "ladder/comm/c10d_group.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 #include "ladder/core/log.h"
-#include "ladder/core/text.h"
-#include "ladder/io/sha256.h"
+#include "ladder/core/tensor_form.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/network_part.h"
@@ -31,47 +25,20 @@
 namespace ladder {
 namespace {
 
-using Lines = std::vector<std::string>;  // one per tensor
-
-// `hint`: from the first line that differs, as it is on rank 0.
-void require_same_lines(std::string_view what,
-                        const std::function<std::string_view(const std::string&)>& hint,
-                        const Lines& lines, const ProcessGroup& group) {
-  const std::string text = fmt::format("{}", fmt::join(lines, "\n"));
-  const auto differs = [](const std::vector<std::string>& texts) {
-    return std::find_if(texts.begin(), texts.end(),
-                        [&](const std::string& other) { return other != texts.front(); });
-  };
-  const auto hashes = all_gather_text(sha256_hex(std::as_bytes(std::span(text))), group);
-  if (differs(hashes) == hashes.end()) return;
-  const auto texts = all_gather_text(text, group);
-  const auto odd = differs(texts);
-  const Lines first = split(texts.front(), '\n');
-  const Lines other = split(*odd, '\n');
-  const auto [a, b] = std::mismatch(first.begin(), first.end(), other.begin(), other.end());
-  throw DistributedError::ranks_disagree(
-      fmt::format("{}, tensor {}", what, a - first.begin() + 1),
-      fmt::format("{}, as on rank 0", a == first.end() ? "nothing more" : *a),
-      fmt::format("{} on rank {}", b == other.end() ? "nothing more" : *b, odd - texts.begin()),
-      hint(a == first.end() ? "" : *a));
-}
-
 void require_equal_values(const StateDict& tensors, const torch::nn::Module& module,
                           const ProcessGroup& group) {
-  const auto hint = [&](const std::string& line) -> std::string_view {
-    const auto buffers = unwrapped(module).named_buffers();
-    if (buffers.contains(line.substr(0, line.find(' ')))) {
-      return "training forwards without a backward leave other buffers on each rank: call "
-             "eval() of DistributedDataParallel or broadcast_buffers() of GradientReducer; with an "
-             "Accelerator, end each accumulation window";
-    }
-    return "a step was done on some ranks only; tools/first_difference finds it";
-  };
-  Lines lines;
-  for (const auto& [name, tensor] : tensors) {
-    lines.push_back(fmt::format("{} {}", name, tensor_digest(tensor)));
-  }
-  require_same_lines("replicas", hint, lines, group);
+  std::vector<std::string> lines;
+  for (const auto& [name, tensor] : tensors) lines.push_back(name + ' ' + tensor_digest(tensor));
+  const auto odd = first_disagreement(lines, group);
+  if (!odd) return;
+  const auto name = odd->expected.substr(0, odd->expected.find(' '));
+  throw DistributedError::ranks_disagree(
+      "replicas", odd->expected, odd->got,
+      unwrapped(module).named_buffers().contains(name)
+          ? "training forwards without a backward leave other buffers on each rank: call eval() of "
+            "DistributedDataParallel or broadcast_buffers() of GradientReducer; with an "
+            "Accelerator, end each accumulation window"
+          : "a step was done on some ranks only; tools/first_difference finds it");
 }
 
 // int64: it wraps around, and does not depend on the order.
@@ -83,28 +50,20 @@ torch::Tensor sum_of_bits(const torch::Tensor& tensor) {
   return real.detach().view(kIntegers[static_cast<std::size_t>(log_size)]).sum(torch::kInt64);
 }
 
-// Collectives send memory, whatever its order.
-std::string strides_text(const torch::Tensor& tensor) {
-  if (tensor.is_contiguous()) return "";
-  return fmt::format(", strides [{}]", fmt::join(tensor.strides(), ", "));
-}
-
 }  // namespace
 
 void require_same_parameters(const torch::nn::Module& module, const ProcessGroup& group) {
   require_no_parts("model", module.parameters(), group);
   const auto parameters = module.named_parameters();
-  Lines lines;
+  std::vector<std::string> lines;
   for (const auto& [name, tensor] : state_dict(module)) {
     require_own_elements("model", name, tensor);
     const auto* parameter = parameters.find(name);  // `tensor` itself is detached
     const bool is_frozen = parameter != nullptr && !parameter->requires_grad();
-    lines.push_back(fmt::format("{} {}[{}]{}{}", name, torch::toString(tensor.scalar_type()),
-                                fmt::join(tensor.sizes(), ", "), strides_text(tensor),
-                                is_frozen ? ", not trained" : ""));
+    lines.push_back(name + ' ' + TensorForm::of_memory(tensor).text() +
+                    (is_frozen ? ", not trained" : ""));
   }
-  const auto hint = [](const auto& /*line*/) { return "build the same network on every rank"; };
-  require_same_lines("model", hint, lines, group);
+  require_agreement(group, "model", lines, "build the same network on every rank");
 }
 
 void require_equal_replicas(const torch::nn::Module& module, const ProcessGroup& group) {

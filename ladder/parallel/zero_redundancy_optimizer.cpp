@@ -2,7 +2,6 @@
 #include "ladder/parallel/zero_redundancy_optimizer.h"
 
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "ladder/comm/c10d_group.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
+#include "ladder/core/tensor_form.h"
 #include "ladder/optim/network_part.h"
 
 namespace ladder {
@@ -139,18 +139,13 @@ class ZeroRedundancyOptimizer::Parts : public FusedOptimizer::Shard {
 
   // Otherwise a rank would step a part of another parameter.
   void require_same_parameters() const {
-    std::string own;
+    std::vector<std::string> own;
     for_each_parameter([&](const auto& parameter) {
       require_no_parts(kZero, {parameter}, group_);
-      own += fmt::format("[{}] ", fmt::join(parameter.sizes(), ", "));
+      own.push_back(
+          fmt::format("parameter {} {}", own.size(), TensorForm::of_memory(parameter).text()));
     });
-    const auto all = all_gather_text(own, group_);
-    const auto other = std::ranges::find_if(all, [&](const auto& text) { return text != all[0]; });
-    if (other == all.end()) return;
-    throw DistributedError::ranks_disagree(
-        kZero, "parameters of the same shapes, in the same order, on all ranks",
-        fmt::format("others on rank {} than on rank 0", other - all.begin()),
-        "build the same network on every rank");
+    require_agreement(group_, kZero, own, "build the same network on every rank");
   }
 
   void move_to_one_block() {
@@ -158,10 +153,9 @@ class ZeroRedundancyOptimizer::Parts : public FusedOptimizer::Shard {
     torch::TensorOptions options;
     for_each_parameter([&](const auto& parameter) {
       if (elements == 0) options = parameter.options();
-      if (parameter.scalar_type() != options.dtype() || parameter.device() != options.device()) {
-        throw UsageError::conflict(kZero, "parameters of several devices or dtypes",
-                                   "make one optimizer per device and dtype");
-      }
+      const auto dtype = c10::typeMetaToScalarType(options.dtype());
+      TensorForm{.dtype = dtype, .device = options.device()}.require(
+          parameter, kZero, "make one optimizer per device and dtype");
       elements += aligned(parameter.numel());
     });
     share_ = aligned((elements + group_.world_size() - 1) / group_.world_size());

@@ -248,8 +248,9 @@ TEST(DebugMode, NamesShapesThatDifferBeforeTheCollective) {
     const auto accelerator = ranks.make({.debug = true});
     const int rank = accelerator->process_index();
     const auto differing = torch::zeros({2, 3 + rank});
-    const std::string message = ": expected the tensor of rank 0, Float [2, 3], got Float [2, 4]";
-    EXPECT_ERROR(accelerator->gather(differing), DistributedError, "gather" + message);
+    const std::string message = ": expected Float [2, 3], as on rank 0, got Float [2, 4] on rank 1";
+    EXPECT_ERROR(accelerator->gather(differing), DistributedError,
+                 "gather: expected Float [N, 3], as on rank 0, got Float [N, 4] on rank 1");
     EXPECT_ERROR(accelerator->reduce(differing), DistributedError, "reduce" + message);
     EXPECT_ERROR(accelerator->broadcast(differing), DistributedError, "broadcast" + message);
     // Nothing was sent, so the group still works.

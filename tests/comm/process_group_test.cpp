@@ -189,9 +189,8 @@ void shared_tensors_get_the_results_of_others(const ProcessGroup& group) {
     group.all_gather_into_tensor(all, own);
     expect_equal(all, group.all_gather_into_tensor(plain).flatten());
     all = all.to(torch::kFloat64);
-    EXPECT_ERROR(
-        group.all_gather_into_tensor(all, own), UsageError,
-        "all_gather_into_tensor: expected Float on cpu, got 'Double on cpu'");
+    EXPECT_ERROR(group.all_gather_into_tensor(all, own), UsageError,
+                 "all_gather_into_tensor: expected Float on cpu, got 'Double on cpu'");
   }
 }
 
@@ -372,13 +371,36 @@ void texts_are_bytes_of_any_length(const ProcessGroup& group) {
   EXPECT_EQ(all.back(), "");
 }
 
+void agreement_names_the_first_other_line_and_its_ranks(const ProcessGroup& group) {
+  const int last = group.world_size() - 1;
+  const auto require = [&](const std::vector<std::string>& first,
+                           const std::vector<std::string>& others) {
+    require_agreement(group, "files", group.rank() == 0 ? first : others, "copy them");
+  };
+  EXPECT_NO_THROW(require({"a 1", "", "c"}, {"a 1", "", "c"}));
+  EXPECT_NO_THROW(require({}, {}));
+  if (last == 0) return;
+  const std::string ranks = last == 1 ? "rank 1" : "ranks 1, 2";
+  const auto names = [&](const auto& first, const auto& others, const std::string& message) {
+    EXPECT_ERROR(require(first, others), DistributedError,
+                 "files: expected " + message + " on " + ranks + "; hint: copy them");
+  };
+  using Lines = std::vector<std::string>;
+  names(Lines{"a 1", "b", "c"}, Lines{"a 1", "b 2", "d"}, "b, as on rank 0, got b 2");
+  names(Lines{"a"}, Lines{"a", "b"}, "nothing more, as on rank 0, got b");
+  names(Lines{"a", "b"}, Lines{"a"}, "b, as on rank 0, got nothing more");
+  const auto odd = first_disagreement({"a", std::to_string(group.rank())}, group);
+  ASSERT_TRUE(odd);
+  EXPECT_EQ(odd->line, 1U);
+  EXPECT_EQ(odd->expected + " " + odd->got, "0, as on rank 0 1 on rank 1");
+}
+
 // They agree on it before they exchange values, so the group stays usable.
 void gathers_refuse_tensors_of_other_forms(const ProcessGroup& group) {
   const bool last = group.rank() + 1 == group.world_size();
   if (group.world_size() == 1) return;
   const std::vector<std::tuple<torch::Tensor, torch::Tensor, const char*>> forms = {
-      {torch::ones({2, 3}), torch::ones({2, 4}),
-       "expected Float [N, 3] on all ranks, as on rank 0"},
+      {torch::ones({2, 3}), torch::ones({2, 4}), "expected Float [N, 3], as on rank 0"},
       {torch::ones({1, 2, 3}), torch::ones({1, 3, 2}), "got Float [N, 3, 2] on rank "},
       {torch::ones({6}), torch::ones({2, 3}), "got Float [N, 3] on rank "},
       {torch::ones({2}), torch::ones({2}, torch::kInt32), "got Int [N] on rank "}};
@@ -404,6 +426,7 @@ const std::vector<void (*)(const ProcessGroup&)> kChecks = {
     transfers_go_round_a_ring_in_order,
     transfers_that_wait_do_not_stop_others,
     texts_are_bytes_of_any_length,
+    agreement_names_the_first_other_line_and_its_ranks,
 };
 
 class Collective : public testing::TestWithParam<std::tuple<int, std::string>> {
@@ -751,9 +774,8 @@ const std::vector<Loss> kLosses = {
      [](const ProcessGroup& group) {
        group.reduce_scatter(torch::zeros({2, 4, 8}).view({2, group.rank() == 0 ? 4 : 8, -1}));
      },
-     {"reduce_scatter: expected Float [N, 4, 8] on all ranks, as on rank 0, got Float [N, 8, 4] on "
-      "rank 1",
-      "on all ranks, as on rank 0"}},
+     {"reduce_scatter: expected Float [N, 4, 8], as on rank 0, got Float [N, 8, 4] on rank 1",
+      "Float [N, 4, 8], as on rank 0"}},
 };
 
 // Without rank 0's help no more than the first pieces leave rank 1.

@@ -238,7 +238,7 @@ def ranks_disagree() -> Cases:
         setting = name.removeprefix("ACCELERATE_").removesuffix("_MODE").lower()
         yield from from_the_start(where, f"{name} of one rank",
                                   (faults.odd_rank(f"export {name}={value}"),), 4,
-                                  r"^\[rank \d\] error: instructions of rank \d: expected "
+                                  r"^\[rank \d\] error: instructions: expected "
                                   if where == "3 by hand" else settings_differ(setting), soon)
     for where, flag in (("3 by hand, 5 mpirun", "--lr"), ("6 by hand", "--learning-rate")):
         yield from from_the_start(where, "learning rates that differ",

@@ -38,23 +38,24 @@ struct Difference {
 
 std::vector<Difference> differences() {
   const auto nothing = [](Parameters&) {};
-  return {{"shape", [](Parameters& p) { p.add("b", 3); }, [](Parameters& p) { p.add("b", 4); },
-           "expected b Float[3, 2], as on rank 0, got b Float[4, 2] on rank 1"},
-          {"name", [](Parameters& p) { p.add("b", 3); }, [](Parameters& p) { p.add("c", 3); },
-           "expected b Float[3, 2], as on rank 0, got c Float[3, 2] on rank 1"},
-          {"more", nothing, [](Parameters& p) { p.add("b", 3); },
-           "expected nothing more, as on rank 0, got b Float[3, 2] on rank 1"},
-          {"fewer", [](Parameters& p) { p.add("b", 3); }, nothing,
-           "expected b Float[3, 2], as on rank 0, got nothing more on rank 1"},
-          {"not trained", [](Parameters& p) { p.add("b", 3); },
-           [](Parameters& p) { p.add("b", 3, false); },
-           "expected b Float[3, 2], as on rank 0, got b Float[3, 2], not trained on rank 1"},
-          {"strides", [](Parameters& p) { p.add("b", 3); },
-           [](Parameters& p) { p.register_parameter("b", torch::zeros({2, 3}).t()); },
-           "expected b Float[3, 2], as on rank 0, got b Float[3, 2], strides [1, 3] on rank 1"},
-          {"dtype", [](Parameters& p) { p.add("b", 3); },
-           [](Parameters& p) { p.add("b", 3, true, torch::kFloat64); },
-           "expected b Float[3, 2], as on rank 0, got b Double[3, 2] on rank 1"}};
+  return {
+      {"shape", [](Parameters& p) { p.add("b", 3); }, [](Parameters& p) { p.add("b", 4); },
+       "expected b Float [3, 2], as on rank 0, got b Float [4, 2] on ranks 1, 2"},
+      {"name", [](Parameters& p) { p.add("b", 3); }, [](Parameters& p) { p.add("c", 3); },
+       "expected b Float [3, 2], as on rank 0, got c Float [3, 2] on ranks 1, 2"},
+      {"more", nothing, [](Parameters& p) { p.add("b", 3); },
+       "expected nothing more, as on rank 0, got b Float [3, 2] on ranks 1, 2"},
+      {"fewer", [](Parameters& p) { p.add("b", 3); }, nothing,
+       "expected b Float [3, 2], as on rank 0, got nothing more on ranks 1, 2"},
+      {"not trained", [](Parameters& p) { p.add("b", 3); },
+       [](Parameters& p) { p.add("b", 3, false); },
+       "expected b Float [3, 2], as on rank 0, got b Float [3, 2], not trained on ranks 1, 2"},
+      {"strides", [](Parameters& p) { p.add("b", 3); },
+       [](Parameters& p) { p.register_parameter("b", torch::zeros({2, 3}).t()); },
+       "expected b Float [3, 2], as on rank 0, got b Float [3, 2], strides [1, 3] on ranks 1, 2"},
+      {"dtype", [](Parameters& p) { p.add("b", 3); },
+       [](Parameters& p) { p.add("b", 3, true, torch::kFloat64); },
+       "expected b Float [3, 2], as on rank 0, got b Double [3, 2] on ranks 1, 2"}};
 }
 
 TEST_ON_RANKS(RequireSameParameters, NamesTheFirstThatDiffersOnEveryRank, 3) {
@@ -64,7 +65,7 @@ TEST_ON_RANKS(RequireSameParameters, NamesTheFirstThatDiffersOnEveryRank, 3) {
     module.add("a", 5);
     (group.rank() == 0 ? difference.on_rank_0 : difference.on_others)(module);
     EXPECT_ERROR(require_same_parameters(module, group), DistributedError,
-                 "model, tensor 2: " + difference.message);
+                 "model: " + difference.message);
     EXPECT_ERROR(GradientReducer(module, group), DistributedError, difference.message);
   }
   Parameters expanded;

@@ -63,7 +63,7 @@ SHOWN: dict[str, tuple[dict[str, Wanted], dict[str, Wanted]]] = {
     "scheduler-on-rank-0": (
         {"rates in epoch 3": "0.0005 0.05", "distance between ranks": (1e-4, inf)},
         {"rates in epoch 3": "0.0005 0.0005", "distance between ranks": "0",
-         "error": Part("replicas, tensor")}),
+         "error": Part("replicas: expected fc.bias")}),
     "plain-backward": (
         {"times too large": (3.99, 4.01)},
         {"error with --debug": Part("replace loss.backward()")}),
