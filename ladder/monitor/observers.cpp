@@ -34,7 +34,7 @@ void usual_observers(StepObservers& observers, const MonitorOptions& options, co
                      const torch::nn::Module& model) {
   step_checks(observers, options, setup, model);
   const bool prints = options.progress && !options.quiet && setup.group.rank() == 0;
-  observers.add(std::make_shared<ProgressObserver>(prints));
+  if (prints) observers.add(std::make_shared<ProgressObserver>());
   observers.add(std::make_shared<StopObserver>(setup.group));
   observers.add(std::make_shared<CurrentStep>());
 }
@@ -43,7 +43,6 @@ void ProgressObserver::begin_epoch(const EpochStart& start) {
   bar_ = std::make_unique<ProgressBar>(
       ProgressOptions{.total = start.batches,
                       .label = fmt::format("epoch {}/{}", start.epoch, start.epochs),
-                      .enabled = enabled_,
                       .terminal = is_terminal(stderr)});
 }
 

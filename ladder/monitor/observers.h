@@ -25,16 +25,15 @@ namespace ladder {
 void step_checks(StepObservers& observers, const MonitorOptions& options, const RunSetup& setup,
                  const torch::nn::Module& model);
 
+// For rank 0.
 class ProgressObserver : public StepObserver {
  public:
-  explicit ProgressObserver(bool enabled) : enabled_(enabled) {}
   void begin_epoch(const EpochStart& start) override;
   Verdict step(const StepEvent& event) override;
   void end_epoch() override;
   void interrupt() override;
 
  private:
-  bool enabled_;
   std::unique_ptr<ProgressBar> bar_;  // of the epoch in progress
 };
 

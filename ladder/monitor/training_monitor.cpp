@@ -97,7 +97,7 @@ void TrainingMonitor::step(const Batch& batch, const torch::Tensor& loss, bool u
   }
   // A micro-batch belongs to the step at the end of its accumulation window.
   const auto step = updated ? progress_.steps : progress_.steps + 1;
-  read(meter_.add(loss, batch, step, updated));
+  note(meter_.add(loss, batch, step, updated));
   stop_after(observers_.step({.model = model_,
                               .batch = batch,
                               .loss = loss,
@@ -109,7 +109,7 @@ void TrainingMonitor::step(const Batch& batch, const torch::Tensor& loss, bool u
 }
 
 // LossMeter does not count the steps that it read with one that is not finite.
-void TrainingMonitor::read(const std::optional<NonFiniteStep>& found) {
+void TrainingMonitor::note(const std::optional<NonFiniteStep>& found) {
   if (found) epoch_.train_loss = std::numeric_limits<double>::quiet_NaN();
 }
 
@@ -125,7 +125,7 @@ void TrainingMonitor::stop_after(Verdict verdict) {
 EpochSummary TrainingMonitor::end_epoch() {
   require_begun(in_epoch_, "end_epoch");
   observers_.end_epoch();
-  read(meter_.flush());
+  note(meter_.flush());
   const double sum = sum_over_ranks(meter_.sum() + epoch_.train_loss, setup_.group);
   const double samples = sum_over_ranks(static_cast<double>(meter_.samples()), setup_.group);
   // No samples: resumed after the last batch.

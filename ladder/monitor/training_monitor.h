@@ -129,7 +129,7 @@ class TrainingMonitor {
   void restore(const TrainingProgress& progress) { progress_ = progress; }
 
  private:
-  void read(const std::optional<NonFiniteStep>& found);
+  void note(const std::optional<NonFiniteStep>& found);
   void stop_after(Verdict verdict);
   void print(const std::string& line, std::int64_t epoch, std::int64_t epochs) const;
   double open_epoch_seconds() const;  // since begin_epoch; 0 after end_epoch

@@ -402,7 +402,8 @@ TEST(ResolveTrainingArguments, RefusesWhatContradictsItself) {
             "eval_steps 0.1: one is a fraction"}}) {
     EXPECT_ERROR(resolved_json(json), UsageError, message);
   }
-  EXPECT_ERROR(resolved({.ddp_backend = "mpi"}), UsageError, "ddp_backend: expected one of auto, gloo");
+  EXPECT_ERROR(resolved({.ddp_backend = "mpi"}), UsageError,
+               "ddp_backend: expected one of auto, gloo");
   EXPECT_ERROR(resolved({.report_to = {"wandb"}}), UsageError, "report_to: expected one of jsonl");
   EXPECT_ERROR(resolved({.lr_scheduler_kwargs = "[1]"}), UsageError, "expected a JSON object");
   resolved_json(best + R"("save_steps": 90, "eval_steps": 30)");
