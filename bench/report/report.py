@@ -95,7 +95,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--links", type=Path, help="record of bench/links/links.py")
     parser.add_argument("-o", "--output", type=Path, required=True, help="the page")
     options = parser.parse_args(arguments)
+    inputs = filter(None, (*options.results, options.links))
     try:
+        if options.output.resolve() in [Path(name).resolve() for name in inputs]:
+            raise ResultsError(f"{options.output}: is read: name another file with -o")
         links = json.loads(options.links.read_text(encoding="utf-8")) if options.links else None
         options.output.write_text(page(read(options.results), links), encoding="utf-8")
     except (ResultsError, OSError, ValueError) as error:

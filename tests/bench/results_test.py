@@ -36,6 +36,16 @@ def test_a_file_that_is_none_is_one_line_and_exit_code_2(text, tmp_path, start) 
         assert (code, out, len(err.splitlines())) == (2, "", 1), err
 
 
+def test_the_page_does_not_replace_the_results(tmp_path: Path, start) -> None:
+    path = made.write_rows(tmp_path / "a.json", made.slices("basicnet", STAGE, 1.0, 1, 2))
+    before = path.read_bytes()
+    (tmp_path / "link").symlink_to(path)
+    for arguments in ((path, "-o", tmp_path / "link"), ("b.json", "--links", path, "-o", path)):
+        code, _, err = start(report, *arguments)
+        assert (code, path.read_bytes()) == (2, before)
+        assert "is read: name another file with -o" in err
+
+
 @pytest.mark.parametrize("end", ["", ",", ",\n", "\n"])
 def test_a_file_that_was_cut_off_between_rows_is_read_as_far_as_it_goes(end, tmp_path) -> None:
     rows = made.slices("basicnet", STAGE, 1.0, 1, 2)
