@@ -704,7 +704,7 @@ std::uint64_t set_seed(std::uint64_t seed, bool device_specific, const ProcessGr
 Evaluation evaluate(const Accelerator& accelerator, Model& model,
                     const AcceleratedDataLoader& loader, const LossSum& loss_sum) {
   const torch::NoGradGuard no_grad;
-  const bool was_training = model.is_training();
+  const auto modes = modes_of(model);
   model.eval();
   ClassificationMeter meter(loss_sum, accelerator.device());
   for (const Batch& batch : loader) {
@@ -712,7 +712,7 @@ Evaluation evaluate(const Accelerator& accelerator, Model& model,
         accelerator.gather_for_metrics(std::tuple{model.forward(batch.inputs), batch.targets});
     meter.add(output, targets);
   }
-  model.train(was_training);
+  set_modes(model, modes);
   return meter.result();
 }
 

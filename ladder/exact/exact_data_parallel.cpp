@@ -243,13 +243,14 @@ class ExactDataParallel::Replicas {
       throw UsageError::conflict(kExact, "requires_grad of a parameter changed after construction",
                                  "freeze parameters first, then construct ExactDataParallel");
     }
+    const auto modes = modes_of(model);
     for (const auto& [replica, products] : replicas_) {
       const auto own = replica->parameters();
       share_memory(parameters_, own);
       for (std::size_t i = 0; i < own.size(); ++i) {
         own[i].set_requires_grad(parameters_[i].requires_grad());
       }
-      replica->train(model.is_training());
+      set_modes(*replica, modes);
     }
   }
 

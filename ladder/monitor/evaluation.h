@@ -55,7 +55,7 @@ class ClassificationMeter {
 };
 
 // Runs a classifier over all batches of `loader`, in evaluation mode and without gradients, then
-// restores the mode of the model. Counts this rank's samples alone; see sum_over_ranks. Waits for
+// restores the modes of its layers. Counts this rank's samples alone; see sum_over_ranks. Waits for
 // the device once, at the end.
 Evaluation evaluate(Model& model, const DataLoader& loader, const LossSum& loss_sum,
                     const torch::Device& device);

@@ -124,6 +124,23 @@ torch::Tensor at_least_float32(const torch::Tensor& tensor) {
   return tensor.to(torch::promote_types(tensor.scalar_type(), torch::kFloat32));
 }
 
+Modes modes_of(const torch::nn::Module& module) {
+  Modes modes = {{"", module.is_training()}};
+  for (const auto& part : module.named_modules("", /*include_self=*/false)) {
+    modes.emplace_back(part.key(), part.value()->is_training());
+  }
+  return modes;
+}
+
+void set_modes(torch::nn::Module& module, const Modes& modes) {
+  module.train(modes.front().second);
+  const auto parts = module.named_modules("", /*include_self=*/false);
+  for (const auto& [name, training] : modes) {
+    const auto* const part = parts.find(name);
+    if (part != nullptr && (*part)->is_training() != training) (*part)->train(training);
+  }
+}
+
 void copy_values(const torch::nn::Module& source, torch::nn::Module& target) {
   const torch::NoGradGuard no_grad;
   const auto copy = [](const std::vector<torch::Tensor>& from,

@@ -43,7 +43,7 @@ class Model : public torch::nn::Module {
   virtual torch::Tensor forward(const Inputs& inputs) = 0;
 
   // A second model with equal values in tensors of its own, on the same device and in the same
-  // mode, for the replicas of DataParallel and ExactDataParallel. Leaves the random generator
+  // modes, for the replicas of DataParallel and ExactDataParallel. Leaves the random generator
   // unchanged; torch::nn::Module::clone does not, because it initialises again. For a network that
   // is built from one options struct: return ladder::new_network_like(*this, options_). Throws
   // UsageError unless overridden.
@@ -252,6 +252,12 @@ std::int64_t micro_batch_of(const torch::nn::Module& model);
 // `tensor` in float32, or unchanged if it is float64.
 torch::Tensor at_least_float32(const torch::Tensor& tensor);
 
+// The modes (train or eval) of a module, "", and of those in it, by name.
+using Modes = std::vector<std::pair<std::string, bool>>;
+Modes modes_of(const torch::nn::Module& module);
+// A frozen layer in evaluation mode keeps it. Ignores names that `module` lacks.
+void set_modes(torch::nn::Module& module, const Modes& modes);
+
 // Copies every parameter and buffer of `source` into `target`, in order, without autograd. Both
 // must be of the same class; devices may differ.
 void copy_values(const torch::nn::Module& source, torch::nn::Module& target);
@@ -272,7 +278,8 @@ class RngStateGuard {
   torch::Tensor state_;
 };
 
-// The body of new_like for a network that is built from one options struct.
+// The body of new_like for a network that is built from one options struct. Members that are
+// neither parameters nor buffers are those that `options` give.
 template <typename Network, typename Options>
 std::shared_ptr<Model> new_network_like(const Network& source, const Options& options) {
   const RngStateGuard keep;
@@ -280,7 +287,7 @@ std::shared_ptr<Model> new_network_like(const Network& source, const Options& op
   const auto parameters = source.parameters();
   if (!parameters.empty()) copy->to(parameters.front().device());
   copy_values(source, *copy);
-  copy->train(source.is_training());
+  set_modes(*copy, modes_of(source));
   return copy;
 }
 

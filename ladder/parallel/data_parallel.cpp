@@ -106,12 +106,13 @@ class DataParallel::Replicas {
 
   const torch::Device& first_device() const { return devices_.front(); }
 
-  // Gives the replicas the current weights and mode of the model.
+  // Gives the replicas the current weights and modes of the model.
   void refresh(const Model& model) {
     const torch::NoGradGuard no_grad;
     require_on_device(kName, model, devices_.front());
     const auto parameters = unique_tensors(model.parameters());
     const auto buffers = unique_tensors(model.buffers());
+    const auto modes = modes_of(model);
     std::vector<std::int64_t> versions;
     for (const auto& parameter : parameters) versions.push_back(parameter._version());
     for (std::size_t i = 0; i < models_.size(); ++i) {
@@ -129,7 +130,7 @@ class DataParallel::Replicas {
       for (std::size_t k = 0; k < parameters.size(); ++k) {
         own_parameters[k].set_requires_grad(parameters[k].requires_grad());
       }
-      models_[i]->train(model.is_training());
+      set_modes(*models_[i], modes);
     }
     versions_ = versions;
   }

@@ -528,6 +528,18 @@ TEST_ON_RANKS(ExactDataParallel, MayBeGoneWhenItsBackwardRuns, 2) {
   EXPECT_LE(distance_from_one_process(*network, batch), 1e-6);
 }
 
+TEST_ALONE(ExactDataParallel, LeavesTheStatisticsOfALayerInEvaluation) {
+  const auto model = exact(first_model(convnet()), ProcessGroup::single());
+  auto& frozen = *model->named_modules()["module.layer1.1"];
+  frozen.eval();
+  const auto before = flat(frozen.buffers());
+  const auto others = flat_state(*model);
+  const auto slice = exact_slice_of(random_batch(4), ProcessGroup::single());
+  loss_of(*model, convnet(), slice).backward();
+  EXPECT_TRUE(torch::equal(flat(frozen.buffers()), before));
+  EXPECT_FALSE(torch::equal(flat_state(*model), others)) << "of the other layer";
+}
+
 TEST_ALONE(ExactDataParallel, AllowsTwoForwardsBeforeTheirBackwardsAndRunsEachOnce) {
   const auto recipe = reference_convnet();
   const auto model = exact(first_model(recipe), ProcessGroup::single());

@@ -2,6 +2,7 @@
 #include "ladder/monitor/evaluation.h"
 
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -101,11 +102,14 @@ TEST(Evaluate, DoesNotDependOnTheOrder) {
 TEST(Evaluate, RunsInEvaluationModeWithoutGradientsAndPutsBothBack) {
   for (const bool training : {true, false}) {
     Reader model;
+    const auto frozen = model.register_module("frozen", torch::nn::Linear(1, 1));
     model.train(training);
+    frozen->train(!training);
     evaluate_sheet(model, {});
     EXPECT_FALSE(model.saw_training_mode);
     EXPECT_FALSE(model.saw_gradient_mode);
     EXPECT_EQ(model.is_training(), training);
+    EXPECT_EQ(frozen->is_training(), !training);
     EXPECT_TRUE(torch::GradMode::is_enabled());
   }
 }

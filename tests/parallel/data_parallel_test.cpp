@@ -153,6 +153,20 @@ TEST_ALONE(DataParallel, KeepsTheRunningStatisticsOfTheFirstPartAndEvaluatesWith
   EXPECT_TRUE(torch::equal(flat(model->buffers()), flat(plain->buffers())));
 }
 
+// As a BatchNorm that is frozen, in all replicas, and in their copies.
+TEST_ALONE(DataParallel, KeepsTheModeOfEachLayer) {
+  const auto model = replicated(first_model(convnet()), 2);
+  const auto plain = first_model(convnet());
+  const auto frozen = [](torch::nn::Module& net) { return net.named_modules()["layer1.1"]; };
+  for (auto* const net : {&model->module(), plain.get()}) frozen(*net)->eval();
+  const auto images = random_batch(2).inputs.only();
+  for (int image = 0; image < 2; ++image) {
+    EXPECT_TRUE(
+        torch::equal(model->forward(images)[image], plain->forward(images.narrow(0, image, 1))[0]));
+  }
+  EXPECT_FALSE(frozen(*plain->new_like())->is_training());
+}
+
 // Writes down what holds on the threads that run it.
 class Witness : public Model {
  public:
