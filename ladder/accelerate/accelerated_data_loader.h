@@ -73,9 +73,7 @@ class AcceleratedDataLoader {
   AcceleratedDataLoader without_first(std::int64_t batches) const;
 
   bool is_only_copy() const { return position_.use_count() == 1; }
-  bool is_copy_of(const AcceleratedDataLoader& other) const {
-    return position_ == other.position_;
-  }
+  bool is_copy_of(const AcceleratedDataLoader& other) const { return position_ == other.position_; }
 
   // The position, for a checkpoint.
   nlohmann::json state_dict() const;
