@@ -64,13 +64,13 @@ void add_argument_flag(Flags& flags, const TrainingArgument& row, TrainingArgume
     row.read(arguments, flag, value);
   };
   const auto write = [&row, &arguments] { return text_of(row.write(arguments)); };
-  const bool is_flag = row.form == "true|false";
+  const bool is_flag = row.value == "true|false";
   std::string help(row.help);
   if (is_flag && write() == "true")
     help += fmt::format(" [yes; --no{}]", flag_of(row.name).substr(1));
   flags
-      .value(row.effect, names_of(row), std::string(row.form), help, read, write, /*unset=*/"",
-             row.value_is_optional ? "true" : "")
+      .value(row.effect, names_of(row), std::string(row.value), help, read, write, /*unset=*/"",
+             row.details.alone == nullptr ? "" : row.details.alone)
       ->group(kGroup);
   if (!is_flag) return;
   flags.spelling("--no" + flag_of(row.name).substr(1), flag_of(row.name) + "=false");

@@ -9,16 +9,6 @@
 #include "ladder/core/text.h"
 
 namespace ladder {
-namespace {
-
-std::string_view without_spaces_around(std::string_view text) {
-  const auto first = text.find_first_not_of(' ');
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(' ') - first + 1);
-}
-
-}  // namespace
-
 std::optional<std::string> environment_variable(const std::string& name) {
   const char* text = std::getenv(name.c_str());
   if (text == nullptr || *text == '\0') return std::nullopt;
@@ -41,7 +31,7 @@ std::vector<std::int64_t> environment_integers(const std::string& name, std::int
   const auto text = environment_variable(name);
   if (!text) return values;
   for (const auto& entry : split(*text, ',')) {
-    const auto value = parse_number<std::int64_t>(without_spaces_around(entry));
+    const auto value = parse_number<std::int64_t>(without_blanks(entry));
     if (!value || *value < minimum) {
       throw UsageError::malformed(
           name, fmt::format("whole numbers of at least {}, separated by commas", minimum), *text,

@@ -41,6 +41,9 @@ void require_no_pickle_name(std::string_view where, const std::string& path,
 // The parts between separators, empty ones included: "a,,b" has three, "" has one.
 std::vector<std::string> split(std::string_view text, char separator);
 
+// Without the blanks at its ends.
+std::string_view without_blanks(std::string_view text);
+
 // The letters A to Z in lower case; all other bytes stay, in any locale.
 std::string to_lower(std::string_view text);
 

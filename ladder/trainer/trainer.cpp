@@ -32,11 +32,8 @@ AcceleratorOptions accelerator_options(AcceleratorOptions options, const Trainin
   options.scheduler_steps_per_call = 1;  // a schedule counts steps of the optimizer
   if (!args.ddp_backend.empty()) options.process_group.backend = args.ddp_backend;
   options.process_group.timeout = std::chrono::seconds(args.ddp_timeout);
-  RunSettings settings;
-  for (const auto& row : training_argument_table()) {
-    settings.push_back({std::string(row.name), text_of(row.write(args)), row.effect});
-  }
-  options.process_group.settings.merge(settings_of_ranks(settings));
+  options.process_group.settings.merge(
+      settings_of_ranks(settings_of(training_argument_table(), args)));
   return options;
 }
 
@@ -58,6 +55,29 @@ void choose_determinism(const TrainingArguments& args, const torch::Device& devi
   at::globalContext().setAllowTF32CuBLAS(*args.tf32);
   at::globalContext().setAllowTF32CuDNN(*args.tf32);
 }
+
+using O = TrainerOptions;
+
+bool has_optimizer(const O& o) { return o.optimizers.optimizer != nullptr; }
+
+constexpr Rule<O> kRules[] = {
+    {"Trainer", [](const O& o) { return o.model && o.model_init; }, "model and model_init",
+     "set either model or model_init"},
+    {"Trainer", [](const O& o) { return !o.model && !o.model_init; }, "no model",
+     "set either model or model_init"},
+    {"Trainer", [](const O& o) { return has_optimizer(o) && !o.model; },
+     "optimizers and model_init",
+     "an optimizer in optimizers needs a model, and excludes optimizer_init"},
+    {"Trainer", [](const O& o) { return has_optimizer(o) && o.optimizer_init; },
+     "optimizers and optimizer_init",
+     "an optimizer in optimizers needs a model, and excludes optimizer_init"},
+    {"Trainer",
+     [](const O& o) { return o.optimizers.lr_scheduler != nullptr && !has_optimizer(o); },
+     "expected the optimizer of its lr_scheduler, not set", "set both in optimizers"},
+    {"eval_strategy",
+     [](const O& o) { return o.args.eval_strategy != IntervalStrategy::kNo && !o.eval_dataset; },
+     "expected an eval_dataset, not set", "give the Trainer one, or set eval_strategy to no"},
+};
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -109,25 +129,7 @@ Trainer::Trainer(TrainerOptions options)
 
 TrainerOptions Trainer::checked(TrainerOptions options) {
   warnings_ = resolve(options.args);
-  const bool has_model = static_cast<bool>(options.model);
-  const auto& [optimizer, lr_scheduler] = options.optimizers;
-  if (has_model == static_cast<bool>(options.model_init)) {
-    throw UsageError::conflict("Trainer", has_model ? "model and model_init" : "no model",
-                               "set either model or model_init");
-  }
-  if (optimizer != nullptr && (!has_model || options.optimizer_init)) {
-    throw UsageError::conflict(
-        "Trainer", has_model ? "optimizers and optimizer_init" : "optimizers and model_init",
-        "an optimizer in optimizers needs a model, and excludes optimizer_init");
-  }
-  if (lr_scheduler != nullptr && optimizer == nullptr) {
-    throw UsageError::missing("Trainer", "the optimizer of its lr_scheduler",
-                              "set both in optimizers");
-  }
-  if (options.args.eval_strategy != IntervalStrategy::kNo && options.eval_dataset == nullptr) {
-    throw UsageError::missing("eval_strategy", "an eval_dataset",
-                              "give the Trainer one, or set eval_strategy to no");
-  }
+  require_rules(kRules, options);
   if (!options.data_collator) options.data_collator = default_data_collator;
   return options;
 }

@@ -16,6 +16,7 @@
 #include "ladder/core/error.h"
 #include "ladder/trainer/argument_table.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/option_refusals.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -120,27 +121,21 @@ TEST(TrainingArguments, ANullOrATextUnsets) {
   EXPECT_EQ(from({{"resume_from_checkpoint", "True"}}).resume_from_checkpoint, "true");
 }
 
+TEST(TrainingArguments, EachRefusesWhatItsRowExcludes) {
+  EXPECT_EQ(expect_refusals<TrainingArguments>(training_argument_table()), 263);
+}
+
 TEST(TrainingArguments, RefusesValuesOfAnotherKindByName) {
   for (const auto& [json, text] : std::vector<std::pair<std::string, std::string>>{
-           {R"("seed": -1)", "a whole number >= 0, got '-1'"},
-           {R"("max_steps": 1.5)", "a whole number"},
-           {R"("max_steps": 1e300)", "a whole number"},
+           {R"("seed": -1)", "a whole number >= 0, got '-1'; hint: the default is 42"},
            {R"("max_steps": 18446744073709551615)", "a whole number, got '18446744073709551615'"},
-           {R"("gradient_accumulation_steps": 3000000000)", "a whole number, got '3000000000'"},
-           {R"("learning_rate": "1e-3x")", "a number, got '1e-3x'"},
-           {R"("learning_rate": "nan")", "a number, got 'nan'"},
-           {R"("learning_rate": true)", "a number, got 'true'"},
-           {R"("learning_rate": null)", "a number, got 'null'"},
-           {R"("fp16": 1)", "true or false, got '1'"},
-           {R"("fp16": "maybe")", "true or false"},
-           {R"("run_name": 3)", "a text, got '3'"},
+           {R"("learning_rate": null)", "a number >= 0, got 'null'; hint: the default is 5e-05"},
+           {R"("save_total_limit": 0)", "a whole number >= 1, got '0'; hint: leave it unset for"},
            {R"("label_names": [1, 2])", "a text"},
-           {R"("label_names": "a,,b")", "names"},
            {R"("eval_strategy": "epochs")", "did you mean epoch?"},
            {R"("optim": null)", "one of adamw_torch"},
-           {R"("optim": "adafactor")", "one of adamw_torch_fused, adam, sgd, adagrad, rmsprop"},
            {R"("report_to": ["wandb"])", "one of jsonl"},
-           {R"("ddp_backend": "mpi")", "one of auto, gloo"},
+           {R"("ddp_backend": "mpi")", "one of gloo"},
            {R"("resume_from_checkpoint": "no")", "a path, got 'no'; hint: omit it, or write ./no"},
            {R"("accelerator_config": {"split_batch": true})", "did you mean split_batches?"},
            {R"("accelerator_config": "{split")", "a JSON object"},
@@ -208,6 +203,7 @@ TEST(TrainingArguments, AllThatAreRefusedAreListedAtOnce) {
                      {"seed", 7},         {"warmup_ratio", 2}};
   EXPECT_ERROR(from(json), UsageError,
                "a.json: adafactor, fsdp: belongs to transformers and is not supported here; "
+               "warmup_ratio: expected a number >= 0 and below 1, got '2'; "
                "optim: expected one of adamw_torch_fused, adam, sgd, adagrad, rmsprop, got "
                "'adamw_hf'; lr: no such training argument, did you mean learning_rate?; hint: ");
 }
@@ -353,21 +349,18 @@ TEST(ResolveTrainingArguments, ATildeIsTheHomeFolder) {
 
 // Products of the largest ones must fit 64 bits: an overflow trained nothing and ended well.
 TEST(ResolveTrainingArguments, RefusesNumbersOutsideTheirRangeByName) {
-  std::istringstream cases(R"(num_train_epochs=-1 max_steps=0 max_steps=-2
-      max_steps=9223372036854775807 per_device_train_batch_size=0 per_device_eval_batch_size=0
-      per_device_train_batch_size=9223372036854775807 micro_batch=9223372036854775807
-      per_device_eval_batch_size=9223372036854775807 micro_batch=0 gradient_accumulation_steps=0
-      gradient_accumulation_steps=2147483647 learning_rate=-1 weight_decay=-1 adam_beta1=1
-      adam_beta2=-0.1 adam_epsilon=-1 max_grad_norm=-1 label_smoothing_factor=1.1 warmup_steps=-1
-      warmup_ratio=1 logging_steps=0 logging_steps=1.5 logging_steps=-1 eval_delay=-1 save_steps=0
-      save_steps=1.5 save_steps=-1 save_steps=1e18 save_total_limit=0 dataloader_num_workers=-1
-      dataloader_num_workers=2147483647 ddp_bucket_cap_mb=0 ddp_bucket_cap_mb=2147483647
-      ddp_timeout=0 limit_train_batches=0 limit_train_batches=1.5)");
+  std::istringstream cases(R"(max_steps=0 max_steps=-2 max_steps=9223372036854775807 logging_steps=0
+      logging_steps=1.5 logging_steps=-1 save_steps=0 save_steps=1.5 save_steps=-1 save_steps=1e18
+      limit_train_batches=0 limit_train_batches=1.5)");
   for (std::string text; cases >> text;) {
     const auto equal = text.find('=');
     const auto name = text.substr(0, equal);
     EXPECT_ERROR(resolved(from({{name, text.substr(equal + 1)}})), UsageError, name + ": expected ",
                  ", got ");
+  }
+  for (const auto* name : {"per_device_train_batch_size", "per_device_eval_batch_size",
+                           "micro_batch", "gradient_accumulation_steps"}) {
+    EXPECT_LE(find_argument(name)->details.most, 1e7) << name;
   }
   EXPECT_ERROR(resolved({.learning_rate = NAN}), UsageError,
                "learning_rate: expected a number >= 0");
@@ -402,8 +395,7 @@ TEST(ResolveTrainingArguments, RefusesWhatContradictsItself) {
             "eval_steps 0.1: one is a fraction"}}) {
     EXPECT_ERROR(resolved_json(json), UsageError, message);
   }
-  EXPECT_ERROR(resolved({.ddp_backend = "mpi"}), UsageError,
-               "ddp_backend: expected one of auto, gloo");
+  EXPECT_ERROR(resolved({.ddp_backend = "mpi"}), UsageError, "ddp_backend: expected one of gloo");
   EXPECT_ERROR(resolved({.report_to = {"wandb"}}), UsageError, "report_to: expected one of jsonl");
   EXPECT_ERROR(resolved({.lr_scheduler_kwargs = "[1]"}), UsageError, "expected a JSON object");
   resolved_json(best + R"("save_steps": 90, "eval_steps": 30)");
