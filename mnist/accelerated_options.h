@@ -13,9 +13,8 @@ namespace mnist {
 // The options of the stages that train by an Accelerator or a Trainer.
 
 // Stage 5.
-struct AcceleratedOptions : GroupOptions, ProcessOptions {
+struct AcceleratedOptions : GroupOptions, ProcessOptions, SumOptions {
   ladder::AcceleratorOptions accelerator;  // --mixed-precision, --loader-mode, ...; complete
-  std::int64_t check_replicas = 0;         // --check-replicas: every N steps; 0 = never
   std::int64_t checkpointing_steps = 0;    // --checkpointing-steps N: 0 = none
   bool checkpoint_epochs = false;          // --checkpointing-steps epoch
   bool resume = false;                     // --resume
@@ -29,5 +28,9 @@ struct TrainerRunOptions : GroupOptions, ProcessOptions {
   ladder::TrainingArguments training;  // --num-train-epochs, --learning-rate, ...; resolved
   bool parity = false;                 // --profile parity: the recipe's own optimizer
 };
+
+inline bool has_exact_sums(const TrainerRunOptions& options) {
+  return options.training.sums == ladder::Sums::kExact;
+}
 
 }  // namespace mnist

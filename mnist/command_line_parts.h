@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <string>
-#include <type_traits>
-#include <vector>
 
 #include "mnist/command_line.h"
 #include "mnist/flags.h"
-#include "mnist/named_files.h"
+#include "mnist/option_tables.h"
 #include "mnist/options.h"
 
 namespace mnist {
@@ -18,90 +14,61 @@ namespace mnist {
 // For mnist/ alone: what the command lines of all stages share. Each stage has four functions,
 // which parse_command_line calls in this order:
 //
-//     add_flags        its flags, in the order of --help
+//     add_flags        its tables of options, in the order of --help
 //     apply_presets    flags that a profile or a file sets
-//     complete         checks flags against each other, and fills in what follows from them
+//     complete         rules of several flags, and what follows from flags
 //     share_settings   the settings that the ranks compare
 
-// --sums and --micro-batch, as written.
-struct SumTexts {
-  bool exact = false;
-  std::int64_t micro_batch = ladder::ExactDataParallelOptions{}.micro_batch;
-};
-
-// As written: --args-file (JSON or YAML; empty = none) and --profile of a Trainer.
-struct TrainerTexts {
-  std::string args_file;
-  std::string profile = "parity";
-};
-
-// Values of flags, as written.
+// Options that decide about others; see text_table.
 struct CommandTexts {
   std::string profile = "none";
-  std::int64_t timeout_seconds = 0;
   std::string hparams;
-  SumTexts sums;
-  TrainerTexts trainer;
-  std::string save_path;  // of --save alone; empty = the recipe's
-
-  std::vector<NamedFile> files_read() const {
-    return {{"--hparams", hparams}, {"--args-file", trainer.args_file}};
-  }
+  std::string args_file;    // JSON or YAML; empty = none
+  bool pin_memory = false;  // the flag is given, whatever the default of the training argument
 };
 
-// Flags that several stages have.
-void add_list(Flags& flags, ladder::Effect effect, const std::string& name,
-              std::vector<std::string>& target, const char* type, const char* form,
-              const std::string& help);
-void add_recipe_name(Flags& flags, RecipeOptions& recipe);
-void add_network_flags(Flags& flags, RecipeOptions& recipe);
-void add_data_flags(Flags& flags, DataOptions& data);
-void add_machine_flags(Flags& flags, SingleOptions& options);
-void add_output_flags(Flags& flags, SingleOptions& options, const CommandTexts& texts);
-void add_group_flags(Flags& flags, GroupOptions& options, std::int64_t& timeout_seconds);
-void add_rank_flags(Flags& flags, RecipeOptions& recipe, std::int64_t& check_replicas,
-                    SumTexts& sums);
-void add_process_flags(Flags& flags, ProcessOptions& options, const std::string& help);
-void add_launcher_flags(Flags& flags, GroupOptions& options);
 void add_flags(Flags& flags, SingleOptions& options, CommandTexts& texts);
-
-// Unset for sums in float.
-std::optional<ladder::ExactDataParallelOptions> exact_options(const SumTexts& sums,
-                                                              const Flags& flags,
-                                                              std::int64_t check_replicas);
-void require_masks_by_position(const RecipeOptions& recipe, bool exact);
-void require_global_batches(bool global, const char* flag);
-void require_growing_batch(const RecipeOptions& recipe, bool grows, const std::string& flag);
-void complete_group(GroupOptions& options, const CommandTexts& texts, bool require_launcher);
-void complete_all(SingleOptions& options, const Flags& flags, const CommandTexts& texts);
+void add_shared_flags(Flags& flags, SingleOptions& options);
+void add_rank_flags(Flags& flags, GroupOptions& options, SumOptions& sums);
+void complete_group(GroupOptions& options, bool require_launcher);
+void complete_all(SingleOptions& options, const Flags& flags);
 void share_settings(GroupOptions& options);
-
-// The files that the flags name, `also_read` besides.
-void check_files(const SingleOptions& options, std::vector<NamedFile> also_read);
-std::string torchrun_here();
 std::string version_text(const std::string& program);
 
-inline void apply_presets(Flags& /*flags*/, SingleOptions& /*options*/,
-                          const CommandTexts& /*texts*/) {}
+// Rules of stages that have exact sums.
+inline bool has_exact_sums(const SumOptions& options) { return options.exact_sums; }
+template <typename Options>
+constexpr ladder::Rule<Options> kNoMicroBatches = {
+    "--micro-batch",
+    [](const Options& o) {
+      return !o.exact_sums && o.micro_batch_size != Options().micro_batch_size;
+    },
+    "sums in float have no micro-batches", "add --sums exact"};
+// Ranks draw masks of PyTorch's generator in turn, each for its own samples.
+template <typename Options>
+constexpr ladder::Rule<Options> kMasksByPosition = {
+    "--sums exact",
+    [](const Options& o) {
+      return has_exact_sums(o) && o.recipe.name == "basicnet" && o.recipe.math == Math::kReference;
+    },
+    "with --math reference the dropout masks depend on the number of ranks", "add --math fast"};
+
+inline void apply_presets(Flags& /*flags*/, SingleOptions& /*options*/, CommandTexts& /*texts*/) {}
 inline void share_settings(SingleOptions& /*options*/) {}
 
 template <typename Options>
-Options initial_options(const char* program, CommandTexts& texts) {
+Options initial_options(const char* program) {
   Options options;
   options.record.stage = std::filesystem::path(program).filename().string();
   options.data.root = MNIST_DATA_ROOT;
-  if (std::is_same_v<Options, AmpOptions>) texts.save_path = "ddp_checkpoint.safetensors";
-  if constexpr (requires { options.process_group; }) {
-    options.process_group.program = program;
-    texts.timeout_seconds = options.process_group.timeout.count() / 1000;
-  }
+  if constexpr (requires { options.process_group; }) options.process_group.program = program;
   return options;
 }
 
 template <typename Options>
 CommandLine<Options> parse_command_line(int argc, const char* const* argv) {
   CommandTexts texts;
-  auto options = initial_options<Options>(argv[0], texts);
+  auto options = initial_options<Options>(argv[0]);
   Flags flags(options.record.stage);
   add_flags(flags, options, texts);
   flags.app().set_version_flag(
@@ -121,7 +88,7 @@ CommandLine<Options> parse_command_line(int argc, const char* const* argv) {
                                is_twice ? "give each flag once" : "--help lists all flags");
   }
   complete(options, flags, texts);
-  check_files(options, texts.files_read());
+  require_distinct_files(flags.files());
   share_settings(options);
   return {options, ""};
 }

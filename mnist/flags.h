@@ -2,81 +2,61 @@
 #pragma once
 
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <map>
-#include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "ladder/core/error.h"
 #include "ladder/core/text.h"
-#include "ladder/monitor/run_settings.h"
+#include "ladder/io/option_table.h"
+#include "mnist/named_files.h"
 
 namespace mnist {
 
-using ladder::Effect, ladder::RunSettings, ladder::UsageError;
+using ladder::Effect, ladder::Option, ladder::OptionColumns, ladder::RunSettings,
+    ladder::UsageError;
 
-// For mnist/ alone: the flags of a program, on CLI11. It splits the command line and prints --help.
-// Values are read here: CLI11 takes 010 for 8, 2^64 for 2^63 - 1, and rounds a double twice.
+// For mnist/ alone: the flags of a program, from tables of options, on CLI11. It splits the command
+// line and prints --help. Values are read by the table: CLI11 takes 010 for 8, 2^64 for 2^63 - 1,
+// and rounds a double twice.
 
-constexpr const char* kHelpHint = "--help shows the default";
+// Further names of flags. Where a training argument has the name of another option, as --epochs,
+// that option takes the value of the argument.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 15> kAliases = {
+    {{"epochs", "-e"},
+     {"batch_size", "-b"},
+     {"gpu", "--gpu-ids"},
+     {"nprocs", "--num-processes"},
+     {"mixed_precision", "--precision"},
+     {"resume", "--resume-from-checkpoint"},
+     {"num_train_epochs", "-e,--epochs"},
+     {"per_device_train_batch_size", "-b,--batch-size"},
+     {"per_device_eval_batch_size", "--eval-batch-size"},
+     {"learning_rate", "--lr"},
+     {"dataloader_num_workers", "--num-workers"},
+     {"dataloader_pin_memory", "--pin-memory"},
+     {"ddp_backend", "--backend"},
+     {"ddp_timeout", "--timeout"},
+     {"resume_from_checkpoint", "--resume"}}};
 
-template <typename Number>
-Number number_of(const std::string& flag, const std::string& text, const char* form) {
-  const auto value = ladder::parse_number<Number>(text);
-  if (!value) throw UsageError::malformed(flag, form, text, kHelpHint);
-  return *value;
+// "--learning-rate" of learning_rate.
+inline std::string flag_of(std::string_view name) {
+  std::string flag = fmt::format("--{}", name);
+  std::replace(flag.begin(), flag.end(), '_', '-');
+  return flag;
 }
 
-struct Range {
-  std::int64_t minimum;
-  std::int64_t maximum = std::numeric_limits<std::int64_t>::max();
-};
-
-inline bool is_whole_number(std::string_view text) {
-  if (text.starts_with('-')) text.remove_prefix(1);
-  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
-}
-
-inline std::int64_t integer_in(Range range, const std::string& flag, const std::string& text,
-                               const char* form = "a whole number") {
-  const auto number = ladder::parse_number<std::int64_t>(text);
-  if (number && *number >= range.minimum && *number <= range.maximum) return *number;
-  if (!is_whole_number(text)) throw UsageError::malformed(flag, form, text, kHelpHint);
-  const bool is_small = text.starts_with('-') || (number && *number < range.minimum);
-  const auto allowed = is_small ? fmt::format("a number >= {}", range.minimum)
-                                : fmt::format("{} to {}", range.minimum, range.maximum);
-  throw UsageError::conflict(flag, fmt::format("expected {}, got {}", allowed, text), kHelpHint);
-}
-
-// The text of a value for --help and the record; `unset` stands for an optional without one.
-template <typename Value>
-std::string shown(const Value& value, const std::string& /*unset*/) {
-  return fmt::format("{}", value);
-}
-template <typename Value>
-std::string shown(const std::optional<Value>& value, const std::string& unset) {
-  return value ? fmt::format("{}", *value) : unset;
-}
-
-// Each flag reads its text and writes its value back, so that --help, the errors and the record of
-// a run come from one place. `names` are in the form of CLI11, "-e,--epochs"; messages and the
-// record have the first long one. `unset`: see shown.
 class Flags {
  public:
-  using Read = std::function<void(const std::string& flag, const std::string& value)>;
-  using Write = std::function<std::string()>;
-
   explicit Flags(const std::string& program) : app_("", program) {
     app_.allow_extras();  // unknown flags are refused below, with the nearest name
     app_.get_formatter()->column_width(36);
@@ -84,105 +64,20 @@ class Flags {
 
   CLI::App& app() { return app_; }
 
-  // A value of any kind. --help shows `write()` as the default, unless it is `unset`. `alone`: the
-  // value of the flag without one; empty = a value must follow.
-  CLI::Option* value(Effect effect, const std::string& names, const std::string& form,
-                     const std::string& help, Read read, Write write, const std::string& unset = "",
-                     const std::string& alone = "") {
-    const std::string flag = long_name(names);
-    auto* option = app_.add_option_function<std::string>(
-        names, [=](const std::string& text) { read(flag, text.empty() ? alone : text); }, help);
-    option->type_name(form);
-    // Without a value, CLI11 would take the default.
-    if (!alone.empty())
-      option->expected(0, 1);
-    else if (write() != unset)
-      option->option_text(form + "=" + write());  // as no release of CLI11 alone writes it
-    values_.push_back({flag, std::move(write), effect});
-    return option;
-  }
-
-  CLI::Option* text(Effect effect, const std::string& names, std::string& target,
-                    const std::string& form, const std::string& help) {
-    const auto read = [&target, form](const std::string& flag, const std::string& value) {
-      if (form.starts_with("PATH") || form == "FOLDER") ladder::require_path(flag, value);
-      target = value;
-    };
-    return value(effect, names, form, help, read, [&target] { return target; });
-  }
-
-  // A path that may be omitted: the flag alone leaves `target` empty.
-  CLI::Option* optional_path(Effect effect, const std::string& names, std::string& target,
-                             const std::string& help, const char* type = "PATH") {
-    return text(effect, names, target, type, help)->expected(0, 1);
-  }
-
-  template <typename Target>  // an integer type, or std::optional of one
-  CLI::Option* integer(Effect effect, const std::string& names, Target& target, Range range,
-                       const std::string& help, const std::string& unset = "") {
-    using Integer = typename CLI::detail::wrapped_type<Target, Target>::type;
-    if (!std::in_range<Integer>(range.maximum)) {
-      range.maximum = static_cast<std::int64_t>(std::numeric_limits<Integer>::max());
+  // A flag for each option of the table, which reads its value into `target`.
+  template <typename S>
+  void add(const auto& table, S& target, const std::string& group = "Options") {
+    for (const auto& row : table) {
+      const auto read = [&row, &target](const std::string& where, const nlohmann::json& value) {
+        row.read(target, where, value);
+      };
+      add({flag_of(row.name), &row, read, [&row, &target] { return row.write(target); }}, group);
     }
-    const auto read = [&target, range](const std::string& flag, const std::string& value) {
-      target = static_cast<Integer>(integer_in(range, flag, value));
-    };
-    return value(
-        effect, names, "N", help, read, [&target, unset] { return shown(target, unset); }, unset);
-  }
-
-  // One of several names, each of which stands for a value. The name of the present value is the
-  // default; if there is none, the record has `unset`.
-  template <typename Value>
-  using Named = std::vector<std::pair<std::string, std::type_identity_t<Value>>>;
-  template <typename Value>
-  CLI::Option* choice(Effect effect, const std::string& names, Value& target,
-                      const Named<Value>& values, const std::string& help,
-                      const std::string& unset = "") {
-    std::vector<std::string> choices;
-    auto state = std::make_shared<std::string>(unset);
-    for (const auto& [name, value] : values) {
-      if (value == target && *state == unset) *state = name;
-      choices.push_back(name);
-    }
-    const auto read = [=, &target](const std::string& flag, const std::string& text) {
-      const auto found = std::find(choices.begin(), choices.end(), text);
-      if (found == choices.end()) throw UsageError::unknown_name(flag, text, choices);
-      target = values[static_cast<std::size_t>(found - choices.begin())].second;
-      *state = text;
-    };
-    return value(
-        effect, names, fmt::format("{}", fmt::join(choices, "|")), help, read,
-        [state] { return *state; }, unset);
-  }
-
-  // The same where the value is the name.
-  CLI::Option* one_of(Effect effect, const std::string& names, std::string& target,
-                      const std::vector<std::string>& choices, const std::string& help) {
-    Named<std::string> values;
-    for (const auto& name : choices) values.emplace_back(name, name);
-    return choice(effect, names, target, values, help);
-  }
-
-  // "--NAME", or "--NAME,!--no-NAME"; "--NAME=false" too. `Bool`: bool or std::optional<bool>.
-  template <typename Bool>
-  CLI::Option* flag(Effect effect, const std::string& names, Bool& target, const std::string& help,
-                    const std::string& unset = "") {
-    const std::string name = long_name(names);
-    const auto check = [name](std::string& value) {
-      value = ladder::parse_bool(name, value) ? "true" : "false";
-      return std::string();  // no error
-    };
-    values_.push_back({name, [&target, unset] { return shown(target, unset); }, effect});
-    return app_
-        .add_flag_function(
-            names, [&target](std::int64_t count) { target = count > 0; }, help)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
-        ->transform(CLI::Validator(check, ""));
   }
 
   // A flag that --help, the record and the hints omit. Without a value it means true.
-  void unlisted(const std::string& name, const Read& read) {
+  void unlisted(const std::string& name,
+                const std::function<void(const std::string&, const std::string&)>& read) {
     app_.add_option_function<std::string>(
             name, [=](const std::string& text) { read(name, text.empty() ? "true" : text); })
         ->expected(0, 1)
@@ -227,29 +122,99 @@ class Flags {
     return UsageError::conflict(where, "no such option", proposal + "--help lists them all");
   }
 
-  // Every flag with its value, for the record.
-  std::vector<std::pair<std::string, std::string>> values() const {
-    std::vector<std::pair<std::string, std::string>> result;
-    for (const auto& value : values_) result.emplace_back(value.flag, value.write());
+  // Options whose flag another option has take its value. A part of an epoch is one.
+  void share() const {
+    for (const auto& own : shared_) {
+      auto value = find(app_.get_option(own.flag)->get_lnames().front()).write();
+      if (own.row->value == "N" && value.is_number_float()) {
+        value = static_cast<std::int64_t>(std::ceil(value.get<double>()));
+      }
+      own.read(own.flag, value);
+    }
+  }
+
+  // Every flag with its value and effect.
+  RunSettings settings() const {
+    RunSettings result;
+    for (const auto& flag : flags_) {
+      result.push_back({flag.flag, ladder::text_of(flag.write()), flag.row->effect});
+    }
     return result;
   }
 
-  // The same with their effects. `resolved`: the values of flags that the record shows as unset,
-  // where a default stands for them.
-  RunSettings settings(const std::map<std::string, std::string>& resolved = {}) const {
-    RunSettings result;
-    for (const auto& value : values_) {
-      const auto known = resolved.find(value.flag);
-      result.push_back(
-          {value.flag, known == resolved.end() ? value.write() : known->second, value.effect});
+  // What the flags name, for require_distinct_files.
+  std::vector<NamedFile> files() const {
+    std::vector<NamedFile> result;
+    for (const auto& flag : flags_) {
+      const auto& details = flag.row->details;
+      if (details.role == ladder::PathRole::kNone) continue;
+      result.push_back({flag.flag, ladder::text_of(flag.write()), details.role, details.files});
     }
     return result;
   }
 
  private:
-  static std::string long_name(const std::string& names) {
-    const auto first = names.find("--");
-    return names.substr(first, names.find_first_of(",!", first) - first);
+  struct Flag {
+    std::string flag;
+    const OptionColumns* row;
+    std::function<void(const std::string& where, const nlohmann::json& value)> read;
+    std::function<ladder::WrittenJson()> write;
+  };
+  struct Spelling {
+    std::string now;
+    std::function<void()> when_used;
+  };
+
+  void add(const Flag& flag, const std::string& group) {
+    if (has(flag.flag)) return shared_.push_back(flag);
+    flags_.push_back(flag);
+    std::string names = flag.flag;
+    for (const auto& [name, more] : kAliases) {
+      if (name == flag.row->name) names += fmt::format(",{}", more);
+    }
+    auto* const option = flag.row->value.empty() ? add_alone(flag, names) : add_value(flag, names);
+    option->group(group);
+  }
+
+  // "--NAME", and "--no-NAME" unless it is false by default; "--NAME=false" too.
+  CLI::Option* add_alone(const Flag& flag, std::string names) {
+    const auto check = [name = flag.flag](std::string& value) {
+      value = ladder::parse_bool(name, value) ? "true" : "false";
+      return std::string();  // no error
+    };
+    if (flag.write() != false) names += ",!--no" + flag.flag.substr(1);
+    const auto read = [flag](std::int64_t count) { flag.read(flag.flag, count > 0); };
+    return app_.add_flag_function(names, read, std::string(flag.row->help))
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast)
+        ->transform(CLI::Validator(check, ""));
+  }
+
+  CLI::Option* add_value(const Flag& flag, const std::string& names) {
+    const auto& row = *flag.row;
+    const std::string alone = row.details.alone == nullptr ? "" : row.details.alone;
+    const std::string standard = ladder::text_of(flag.write());
+    std::string help(row.help);
+    if (row.value == "true|false") {
+      const std::string no = "--no" + flag.flag.substr(1);
+      if (standard == "true") help += fmt::format(" [yes; {}]", no);
+      spelling(no, flag.flag + "=false");
+    }
+    const auto read = [=](const std::string& text) {
+      flag.read(flag.flag, text.empty() ? alone : text);
+    };
+    auto* option = app_.add_option_function<std::string>(names, read, help);
+    const std::string form(row.value);
+    option->type_name(form);
+    // Without a value, CLI11 would take the default.
+    if (row.details.alone != nullptr)
+      option->expected(0, 1);
+    else if (!standard.empty())
+      option->option_text(form + "=" + standard);  // as no release of CLI11 alone writes it
+    return option;
+  }
+
+  const Flag& find(const std::string& long_name) const {
+    return *std::ranges::find(flags_, "--" + long_name, &Flag::flag);
   }
 
   std::vector<std::string> all_names() const {
@@ -292,19 +257,10 @@ class Flags {
     return arguments;
   }
 
-  struct Value {
-    std::string flag;
-    Write write;
-    Effect effect;
-  };
-  struct Spelling {
-    std::string now;
-    std::function<void()> when_used;
-  };
-
   CLI::App app_;
   std::map<std::string, Spelling> spellings_;
-  std::vector<Value> values_;
+  std::vector<Flag> flags_;
+  std::vector<Flag> shared_;  // of options whose flag is one of flags_
 };
 
 }  // namespace mnist

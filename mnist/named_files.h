@@ -4,19 +4,22 @@
 #include <string>
 #include <vector>
 
+#include "ladder/io/option_table.h"
+
 namespace mnist {
 
-// A file that a flag names.
+// A file or folder that a flag names.
 struct NamedFile {
   std::string flag;
-  std::string path;       // empty = none
-  bool of_ranks = false;  // each further rank N writes a.rankN.json beside a.json
+  std::string path;  // empty = none
+  ladder::PathRole role = ladder::PathRole::kNone;
+  const char* files = "*";  // of a folder: the patterns of what the run has there, with | between
 };
 
-// Throws UsageError if a run would write over a file that it reads, or two outputs are one file,
-// also by way of links. `data_root` is the folder of MNIST's four files. Flag --save may name the
-// file of --load, which is replaced when the new one is whole.
-void require_distinct_files(const std::vector<NamedFile>& outputs,
-                            const std::vector<NamedFile>& inputs, const std::string& data_root);
+// Throws UsageError if the run would write a file over one that it reads, over another one that it
+// writes, or over one in a folder of the run, also by way of links. Flag --save may name the file
+// of
+// --load, which is replaced when the new one is whole.
+void require_distinct_files(std::vector<NamedFile> files);
 
 }  // namespace mnist

@@ -66,14 +66,24 @@ struct GroupOptions : SingleOptions {
   ladder::ProcessGroupOptions process_group;  // --backend, --timeout, --init-method, ...
 };
 
-// Stages 2 to 4, which divide batches and replicate the model themselves.
-struct RankOptions : GroupOptions {
-  ladder::BatchMode batch_mode = ladder::BatchMode::kGlobal;  // --batch-mode
-  std::int64_t check_replicas = 0;  // --check-replicas: every N steps; 0 = never
-  // --sums exact, --micro-batch; unset = --sums fast
-  std::optional<ladder::ExactDataParallelOptions> exact;
+// --sums, --micro-batch, --check-replicas.
+struct SumOptions {
+  bool exact_sums = false;
+  std::int64_t micro_batch_size = ladder::ExactDataParallelOptions{}.micro_batch;
+  std::int64_t check_replicas = 0;                        // every N steps; 0 = never
+  std::optional<ladder::ExactDataParallelOptions> exact;  // follows; unset = --sums fast
 
   std::int64_t micro_batch() const { return exact ? exact->micro_batch : 0; }
+  std::optional<ladder::ExactDataParallelOptions> exact_options() const {
+    if (!exact_sums) return std::nullopt;
+    return ladder::ExactDataParallelOptions{.micro_batch = micro_batch_size,
+                                            .check_replicas = check_replicas};
+  }
+};
+
+// Stages 2 to 4, which divide batches and replicate the model themselves.
+struct RankOptions : GroupOptions, SumOptions {
+  ladder::BatchMode batch_mode = ladder::BatchMode::kGlobal;  // --batch-mode
 };
 
 // The processes that a program starts itself.
@@ -97,12 +107,8 @@ struct AmpOptions : RankOptions, ProcessOptions {
 };
 
 // beyond/pipeline; beyond/zero_redundancy has those of stage 2.
-struct PipelineRunOptions : GroupOptions, ProcessOptions {
+struct PipelineRunOptions : GroupOptions, ProcessOptions, SumOptions {
   ladder::PipelineOptions pipeline;  // --micro-batches, --schedule
-  // --sums exact, --micro-batch; unset = --sums fast
-  std::optional<ladder::ExactDataParallelOptions> exact;
-
-  std::int64_t micro_batch() const { return exact ? exact->micro_batch : 0; }
 };
 
 }  // namespace mnist

@@ -4,13 +4,9 @@
 #include <fmt/core.h>
 #include <torch/types.h>
 
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 
-#include "ladder/core/error.h"
-#include "ladder/core/largest_counts.h"
 #include "ladder/data/random_shift.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/schedules.h"
@@ -21,62 +17,25 @@ namespace {
 
 using namespace ladder;
 
-const std::array<std::string, 2> kRecipeNames = {"basicnet", "convnet"};
-const std::array<std::string, 2> kHeadNames = {"log-softmax", "logits"};
-const std::array<std::string, 2> kSchedulerNames = {"none", "step"};
-
-Head head_named(const std::string& name) {
-  if (name == kHeadNames[0]) return Head::kLogSoftmax;
-  if (name == kHeadNames[1]) return Head::kLogits;
-  throw UsageError::unknown_name("--head", name, kHeadNames);
-}
-
-template <typename Number>
-void require(bool holds, const char* flag, Number value, const std::string& range) {
-  if (!holds) throw UsageError::out_of_range(flag, value, range, "leave it unset for the default");
-}
-
-void require_in(const char* flag, std::int64_t value, std::int64_t least, std::int64_t most) {
-  require(value >= least && value <= most, flag, value, fmt::format("{} to {}", least, most));
-}
-
 }  // namespace
 
-Recipe::Recipe(const RecipeOptions& options, int world_size)
-    : name_(options.name),
-      math_(options.math),
-      width_(options.width),
-      label_smoothing_(options.label_smoothing),
-      seed_(options.seed) {
-  if (std::find(kRecipeNames.begin(), kRecipeNames.end(), name_) == kRecipeNames.end()) {
-    throw UsageError::unknown_name("--recipe", name_, kRecipeNames);
-  }
-  take(options);
-  check();
-  scale_lr(options.scale_lr, world_size);
-}
-
-void Recipe::take(const RecipeOptions& options) {
-  const RecipeDefaults defaults = recipe_defaults(name_);
-  epochs_ = options.epochs.value_or(defaults.epochs);
-  batch_size_ = options.batch_size.value_or(defaults.batch_size);
-  eval_batch_size_ = options.eval_batch_size.value_or(defaults.eval_batch_size);
-  lr_ = options.lr.value_or(defaults.lr);
-  scheduler_ = options.scheduler;
-  head_ = head_named(options.head.value_or(defaults.head));
-  if (options.normalize.value_or(defaults.normalize)) normalization_ = kMnistNormalization;
-}
-
-void Recipe::check() const {
-  require_in("--epochs", epochs_, 0, kMostEpochs);
-  require_in("--batch-size", batch_size_, 1, kMostSamplesPerBatch);
-  require_in("--eval-batch-size", eval_batch_size_, 1, kMostSamplesPerBatch);
-  require_in("--width", width_, 1, kLargestWidth);
-  require(lr_ >= 0.0 && std::isfinite(lr_), "--lr", lr_, "a finite number >= 0");
-  if (std::find(kSchedulerNames.begin(), kSchedulerNames.end(), scheduler_) ==
-      kSchedulerNames.end()) {
-    throw UsageError::unknown_name("--scheduler", scheduler_, kSchedulerNames);
-  }
+Recipe::Recipe(const RecipeOptions& options, int world_size) {
+  require_values<RecipeOptions>(tables::kRecipe, options);
+  require_values<RecipeOptions>(tables::kScheduler, options);
+  const auto chosen = with_defaults(options);
+  name_ = chosen.name;
+  epochs_ = *chosen.epochs;
+  batch_size_ = *chosen.batch_size;
+  eval_batch_size_ = *chosen.eval_batch_size;
+  lr_ = *chosen.lr;
+  scheduler_ = chosen.scheduler;
+  head_ = *chosen.head == "logits" ? Head::kLogits : Head::kLogSoftmax;
+  math_ = chosen.math;
+  width_ = chosen.width;
+  label_smoothing_ = chosen.label_smoothing;
+  seed_ = chosen.seed;
+  if (*chosen.normalize) normalization_ = kMnistNormalization;
+  scale_lr(chosen.scale_lr, world_size);
 }
 
 void Recipe::scale_lr(LrScaling scaling, int world_size) {

@@ -86,9 +86,7 @@ class Recipe {
 
  private:
   torch::Tensor loss_sum(const torch::Tensor& output, const torch::Tensor& targets) const;
-  void take(const RecipeOptions& options);
   void scale_lr(LrScaling scaling, int world_size);
-  void check() const;
 
   std::string name_;
   std::int64_t epochs_ = 0;

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "ladder/core/largest_counts.h"
+#include "ladder/io/option_table.h"
 #include "mnist/networks.h"
 
 namespace mnist {
@@ -54,5 +56,57 @@ struct RecipeOptions {
   Math math = Math::kFast;
   std::int64_t width = 1;  // channel multiplier; 1 to kLargestWidth
 };
+
+// `options`, with the recipe's defaults where the user chose nothing.
+inline RecipeOptions with_defaults(RecipeOptions options) {
+  const auto defaults = recipe_defaults(options.name);
+  options.epochs = options.epochs.value_or(defaults.epochs);
+  options.batch_size = options.batch_size.value_or(defaults.batch_size);
+  options.eval_batch_size = options.eval_batch_size.value_or(defaults.eval_batch_size);
+  options.lr = options.lr.value_or(defaults.lr);
+  options.head = options.head.value_or(defaults.head);
+  options.normalize = options.normalize.value_or(defaults.normalize);
+  return options;
+}
+
+namespace tables {
+
+using R = RecipeOptions;
+using enum ladder::Effect;
+
+inline constexpr ladder::OptionDetails kBatchSize{1.0, ladder::kMostSamplesPerBatch};
+
+inline constexpr ladder::Option<R> kRecipe[] = {
+    ladder::option<&R::name>(kWeights, "recipe", "basicnet|convnet",
+                             "network, loss, optimizer and their defaults"),
+    ladder::option<&R::epochs>(kTogether, "epochs", "N", "epochs to train [1; convnet: 3]",
+                               {0.0, ladder::kMostEpochs}),
+    ladder::option<&R::batch_size>(kTraining, "batch_size", "N",
+                                   "images per step [64; convnet: 32]", kBatchSize),
+    ladder::option<&R::eval_batch_size>(kTogether, "eval_batch_size", "N",
+                                        "images per evaluation step [64; convnet: 32]", kBatchSize),
+    ladder::option<&R::lr>(kOptimizer, "lr", "X", "learning rate [1e-3; convnet: 1e-4]", {0.0}),
+    ladder::option<&R::head>(kWeights, "head", "log-softmax|logits",
+                             "output of the network [log-softmax; convnet: logits]"),
+    ladder::option<&R::width>(kWeights, "width", "N", "channel multiplier", {1.0, kLargestWidth}),
+    ladder::option<&R::normalize>(kWeights, "normalize", "",
+                                  "subtract mean 0.1307, divide by 0.3081 [yes; convnet: no]"),
+    ladder::option<&R::math>(kWeights, "math", "fast|reference",
+                             "arithmetic; reference: bit-equal to Python, slower"),
+    ladder::option<&R::seed>(kTraining, "seed", "N",
+                             "seed for weights, shuffling, dropout, augmentation", {0.0}),
+};
+// Not of a Trainer, which has arguments for it.
+inline constexpr ladder::Option<R> kScheduler[] = {
+    ladder::option<&R::scheduler>(kTraining, "scheduler", "none|step",
+                                  "learning-rate schedule; step: a tenth every 30 epochs"),
+};
+// Of several ranks.
+inline constexpr ladder::Option<R> kScaling[] = {
+    ladder::option<&R::scale_lr>(kTraining, "scale_lr", "none|linear|sqrt",
+                                 "scaling of the learning rate with the ranks, for per-device"),
+};
+
+}  // namespace tables
 
 }  // namespace mnist

@@ -25,56 +25,9 @@ using namespace ladder;
 
 constexpr const char* kGroup = "Training arguments, with the defaults of --profile none";
 
-struct Alias {
-  std::string_view name;   // of the argument
-  std::string_view flags;  // the same under the names of other stages
-};
-
-constexpr std::array<Alias, 9> kAliases = {{{"num_train_epochs", "-e,--epochs"},
-                                            {"per_device_train_batch_size", "-b,--batch-size"},
-                                            {"per_device_eval_batch_size", "--eval-batch-size"},
-                                            {"learning_rate", "--lr"},
-                                            {"dataloader_num_workers", "--num-workers"},
-                                            {"dataloader_pin_memory", "--pin-memory"},
-                                            {"ddp_backend", "--backend"},
-                                            {"ddp_timeout", "--timeout"},
-                                            {"resume_from_checkpoint", "--resume"}}};
-
 // Arguments of the optimizer, which is the recipe's under --profile parity.
 constexpr std::array<std::string_view, 5> kOptimizerArguments = {
     "optim", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon"};
-
-std::string flag_of(std::string_view name) {
-  std::string flag = fmt::format("--{}", name);
-  std::replace(flag.begin(), flag.end(), '_', '-');
-  return flag;
-}
-
-// The argument's own name first: messages and records use it.
-std::string names_of(const TrainingArgument& row) {
-  const auto* const alias =
-      std::find_if(kAliases.begin(), kAliases.end(),
-                   [&](const Alias& candidate) { return candidate.name == row.name; });
-  if (alias == kAliases.end()) return flag_of(row.name);
-  return fmt::format("{},{}", flag_of(row.name), alias->flags);
-}
-
-void add_argument_flag(Flags& flags, const TrainingArgument& row, TrainingArguments& arguments) {
-  const auto read = [&row, &arguments](const std::string& flag, const std::string& value) {
-    row.read(arguments, flag, value);
-  };
-  const auto write = [&row, &arguments] { return text_of(row.write(arguments)); };
-  const bool is_flag = row.value == "true|false";
-  std::string help(row.help);
-  if (is_flag && write() == "true")
-    help += fmt::format(" [yes; --no{}]", flag_of(row.name).substr(1));
-  flags
-      .value(row.effect, names_of(row), std::string(row.value), help, read, write, /*unset=*/"",
-             row.details.alone == nullptr ? "" : row.details.alone)
-      ->group(kGroup);
-  if (!is_flag) return;
-  flags.spelling("--no" + flag_of(row.name).substr(1), flag_of(row.name) + "=false");
-}
 
 void add_unsupported_flag(Flags& flags, const UnsupportedArgument& argument,
                           std::vector<std::string>& notes) {
@@ -84,6 +37,15 @@ void add_unsupported_flag(Flags& flags, const UnsupportedArgument& argument,
                    if (note) notes.push_back(std::move(*note));
                  });
 }
+
+constexpr Option<CommandTexts> kProfiles[] = {
+    ladder::option<&CommandTexts::profile>(
+        Effect::kTraining, "profile", "parity|hf-defaults|none",
+        "source of the defaults: other stages, transformers' example, or transformers"),
+    ladder::option<&CommandTexts::args_file>(
+        Effect::kOwn, "args_file", "PATH",
+        "JSON or YAML file with training arguments, one NAME: VALUE each", tables::kInput),
+};
 
 UsageError optimizer_of_recipe(const std::string& where) {
   return UsageError::conflict(where, "with --profile parity the optimizer is the recipe's",
@@ -95,7 +57,7 @@ bool is_of_optimizer(std::string_view name) {
          kOptimizerArguments.end();
 }
 
-void apply_args_file(Flags& flags, TrainerRunOptions& options, const TrainerTexts& texts) {
+void apply_args_file(Flags& flags, TrainerRunOptions& options, const CommandTexts& texts) {
   TrainingArguments checked;
   const auto defaults = to_json(TrainingArguments{});
   const auto entries = read_argument_file(texts.args_file, options.notes);
@@ -157,14 +119,10 @@ void apply_profile(Flags& flags, const TrainerRunOptions& options, const std::st
 
 }  // namespace
 
-void add_trainer_flags(Flags& flags, TrainerRunOptions& options, TrainerTexts& texts) {
-  flags.one_of(Effect::kTraining, "--profile", texts.profile, {"parity", "hf-defaults", "none"},
-               "source of the defaults: other stages, transformers' example, or transformers");
-  flags.text(Effect::kOwn, "--args-file", texts.args_file, "PATH",
-             "JSON or YAML file with training arguments, one NAME: VALUE each");
-  for (const auto& row : training_argument_table()) {
-    add_argument_flag(flags, row, options.training);
-  }
+void add_trainer_flags(Flags& flags, TrainerRunOptions& options, CommandTexts& texts) {
+  texts.profile = "parity";
+  flags.add(kProfiles, texts);
+  flags.add(training_argument_table(), options.training, kGroup);
   for (const auto& argument : unsupported_argument_table()) {
     add_unsupported_flag(flags, argument, options.notes);
   }
@@ -174,10 +132,10 @@ void add_trainer_flags(Flags& flags, TrainerRunOptions& options, TrainerTexts& t
   }
 }
 
-void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, const TrainerTexts& texts) {
+void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, CommandTexts& texts) {
   options.parity = texts.profile == "parity";
   // The argument is true by default; only the flag keeps images in host memory, as in other stages.
-  options.data.pin_memory = flags.given("--dataloader-pin-memory");
+  texts.pin_memory = flags.given("--dataloader-pin-memory");
   for (const auto name : kOptimizerArguments) {
     if (options.parity && flags.given(flag_of(name))) throw optimizer_of_recipe(flag_of(name));
   }
@@ -192,22 +150,6 @@ void complete_settings(RunSettings& settings) {
   for (auto& setting : settings) {
     if (setting.name == "--load") setting.effect = Effect::kTraining;
   }
-}
-
-void complete_trainer(TrainerRunOptions& options) {
-  auto& training = options.training;
-  for (auto& note : resolve(training)) options.notes.push_back(std::move(note));
-  options.recipe.epochs = static_cast<std::int64_t>(std::ceil(training.num_train_epochs));
-  options.recipe.batch_size = training.per_device_train_batch_size;
-  options.recipe.eval_batch_size = training.per_device_eval_batch_size;
-  options.recipe.lr = training.learning_rate;
-  options.recipe.label_smoothing = training.label_smoothing_factor;
-  options.recipe.seed = training.seed;
-  options.data.num_workers = training.dataloader_num_workers;
-  options.data.pin_memory = options.data.pin_memory && training.dataloader_pin_memory;
-  options.process_group.backend = training.ddp_backend.empty() ? "auto" : training.ddp_backend;
-  options.process_group.timeout = std::chrono::seconds(training.ddp_timeout);
-  options.accelerator.cpu = training.use_cpu;
 }
 
 }  // namespace mnist

@@ -13,13 +13,10 @@ namespace mnist {
 // other stages have a flag of the same meaning, its name is an alias: --lr. Precedence, highest
 // first: the command line, --args-file, --profile, the defaults of transformers.
 
-void add_trainer_flags(Flags& flags, TrainerRunOptions& options, TrainerTexts& texts);
+void add_trainer_flags(Flags& flags, TrainerRunOptions& options, CommandTexts& texts);
 
 // After the command line: the file, then the profile. Throws UsageError.
-void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, const TrainerTexts& texts);
-
-// After all flags: resolves the arguments, and copies them into recipe, data and accelerator.
-void complete_trainer(TrainerRunOptions& options);
+void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, CommandTexts& texts);
 
 // What is saved of the settings, after the ranks have compared them all: not the training
 // arguments, which the Trainer saves itself, but the initial weights, which tell another run in

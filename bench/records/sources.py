@@ -20,7 +20,8 @@ from pathlib import Path
 
 BEFORE_THE_FIRST_STEP = (
     "mnist/command_line.*", "mnist/flags.h", "mnist/hparams_file.*", "mnist/main.*",
-    "mnist/named_files.*", "mnist/trainer_flags.*", "ladder/io/json.*", "ladder/io/yaml.*",
+    "mnist/named_files.*", "mnist/option_tables.h", "mnist/trainer_flags.*", "ladder/io/json.*",
+    "ladder/io/option_table.*", "ladder/io/yaml.*", "ladder/accelerate/accelerator_options.cpp",
     "ladder/accelerate/accelerate_config.*", "ladder/trainer/argument_file.*",
     "ladder/trainer/argument_table.*", "bench/records/record.py")  # which writes what was measured
 PEERS = "bench/peers"

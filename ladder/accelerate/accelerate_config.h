@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ladder/accelerate/accelerator_options.h"
 #include "ladder/core/environment.h"
 #include "ladder/core/precision.h"
 #include "ladder/launch/launch_environment.h"
@@ -38,32 +39,7 @@ enum class DistributedType {
   kMultiGpu,  // several, on GPUs; without GPUs: on the CPU
 };
 
-// The settings of one source. Those that it does not contain are empty.
-struct AccelerateSettings {
-  std::optional<Precision> mixed_precision;        // no, fp16, bf16
-  std::optional<int> gradient_accumulation_steps;  // batches per optimizer step, at least 1
-  std::optional<bool> use_cpu;                     // use the CPU even if GPUs are present
-  std::optional<bool> debug;                       // check shapes before collectives
-  std::optional<std::string> device;               // environment: ACCELERATE_TORCH_DEVICE
-  std::optional<bool> fork_launched;               // environment: FORK_LAUNCHED
-  std::optional<bool> cpu_affinity;                // environment or file
-
-  std::optional<DistributedType> distributed_type;  // from here on, only in the file
-  std::optional<int> num_processes;                 // of all machines
-  std::optional<int> num_machines;
-  std::optional<int> machine_rank;             // of this machine, from 0
-  std::optional<std::string> main_process_ip;  // the address of machine 0
-  std::optional<int> main_process_port;        // 0 picks a free one
-  std::optional<std::string> gpu_ids;          // "all", or "0,1"
-};
-
-struct AccelerateSources {
-  AccelerateSettings options;      // from the program's own code or command line
-  AccelerateSettings environment;  // from read_accelerate_environment()
-  AccelerateSettings file;         // from read_config_file(); empty without a file
-};
-
-// The settings in force.
+// The settings in force: the defaults, until a source changes them.
 struct AccelerateConfig {
   Precision mixed_precision = Precision::kFp32;  // the file and the variable call kFp32 "no"
   int gradient_accumulation_steps = 1;           // batches per optimizer step
@@ -71,13 +47,14 @@ struct AccelerateConfig {
   bool debug = false;                            // check shapes before collectives
   std::string device;                            // such as "cuda:1"; "" = not set
   bool fork_launched = false;  // a launcher forked this process, and owns the process group
+  bool cpu_affinity = false;   // without effect, with a note
 
   // From the file. Ranks follow launch_environment.h, whatever the file contains.
   DistributedType distributed_type = DistributedType::kNo;
-  std::optional<int> num_processes;
+  std::optional<int> num_processes;  // of all machines
   int num_machines = 1;
-  int machine_rank = 0;
-  std::string main_process_ip;           // "" = not set
+  int machine_rank = 0;                  // of this machine, from 0
+  std::string main_process_ip;           // the address of machine 0; "" = not set
   std::optional<int> main_process_port;  // 0 picks a free one
   std::string gpu_ids = "all";           // "all", or "0,1"
 
@@ -95,9 +72,9 @@ struct AccelerateConfig {
 // stops.
 //
 // Throws UsageError (exit code 2) that begins with file and line and names the key.
-AccelerateSettings read_config_file(const std::string& path);
+void read_config_file(const std::string& path, AccelerateConfig& config);
 // The same for bytes in memory; `name` begins the messages.
-AccelerateSettings parse_config_file(std::string_view bytes, const std::string& name);
+void parse_config_file(std::string_view bytes, const std::string& name, AccelerateConfig& config);
 
 // Reads the variables that `accelerate launch` and users set:
 //
@@ -113,10 +90,13 @@ AccelerateSettings parse_config_file(std::string_view bytes, const std::string& 
 // and _USE_PARALLELISM_CONFIG must not be true: this library does not compile or shard models. Rank
 // and address are read by launch_environment.h, OMP_NUM_THREADS by threads.h. An empty variable
 // counts as unset. Throws UsageError naming the variable.
-AccelerateSettings read_accelerate_environment(const VariableLookup& lookup = environment_variable);
+void read_accelerate_environment(AccelerateConfig& config,
+                                 const VariableLookup& lookup = environment_variable);
 
-// Applies the precedence above. Throws UsageError for numbers that contradict each other.
-AccelerateConfig resolve_accelerate_config(const AccelerateSources& sources);
+// The configuration of a program with these options: file, environment and options in the order
+// above. Throws UsageError.
+AccelerateConfig accelerate_config(const AcceleratorOptions& options,
+                                   const VariableLookup& lookup = environment_variable);
 
 // What a file is that has this key, such as "a configuration of DeepSpeed". Empty for a key that
 // names no other kind of file.

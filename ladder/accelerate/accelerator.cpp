@@ -24,6 +24,7 @@
 #include "ladder/exact/exact_data_parallel.h"
 #include "ladder/io/atomic_file.h"
 #include "ladder/launch/signals.h"
+#include "ladder/monitor/run_settings.h"
 #include "ladder/optim/clip_grad.h"
 #include "ladder/optim/torch_lr_scheduler.h"
 #include "ladder/parallel/distributed_data_parallel.h"
@@ -34,16 +35,14 @@ namespace {
 
 constexpr const char* kCheckpointPrefix = "checkpoint_";
 
-AccelerateConfig configuration_of(const AcceleratorOptions& options) {
-  AccelerateSources sources;
-  sources.options = {.mixed_precision = options.mixed_precision,
-                     .gradient_accumulation_steps = options.gradient_accumulation.num_steps,
-                     .debug = options.debug};
-  if (options.cpu) sources.options.use_cpu = true;
-  sources.environment = read_accelerate_environment();
-  if (!options.config_file.empty()) sources.file = read_config_file(options.config_file);
-  return resolve_accelerate_config(sources);
-}
+constexpr Rule<AcceleratorOptions> kRules[] = {
+    {"exact_sums",
+     [](const AcceleratorOptions& o) {
+       return o.exact_sums && o.data_loader.mode != LoaderMode::kGlobal;
+     },
+     "it needs batches that do not depend on the number of processes",
+     "set data_loader.mode to LoaderMode::kGlobal, in which the processes divide each batch"},
+};
 
 // Refuses a dtype that no checkpoint can hold here, not in the first save_state.
 void require_savable(const torch::nn::Module& module) {
@@ -55,28 +54,17 @@ std::string device_request(const AcceleratorOptions& options, const AccelerateCo
   return options.device == "auto" && !config.device.empty() ? config.device : options.device;
 }
 
-ProcessGroupOptions group_options(const AcceleratorOptions& options,
-                                  const AccelerateConfig& config) {
+ProcessGroupOptions group_options(AcceleratorOptions options, const AccelerateConfig& config) {
   auto group = options.process_group;
   group.device = device_request(options, config);
-  // They decide which collectives a process calls, and a variable may set some on one rank alone.
-  group.settings["debug"] = config.debug ? "true" : "false";
-  group.settings["gradient_accumulation_steps"] =
-      std::to_string(config.gradient_accumulation_steps);
-  group.settings["mixed_precision"] = mixed_precision_name(config.mixed_precision);
-  const auto& loader = options.data_loader;
-  const auto& accumulation = options.gradient_accumulation;
-  for (const auto& [name, value] :
-       {std::pair{"dispatch_batches", loader.dispatch_batches},
-        std::pair{"even_batches", loader.even_batches},
-        std::pair{"split_batches", loader.mode == LoaderMode::kSplitBatches},
-        std::pair{"per_process_batches", loader.mode == LoaderMode::kPerProcess},
-        std::pair{"sync_with_dataloader", accumulation.sync_with_dataloader},
-        std::pair{"sync_each_batch", accumulation.sync_each_batch},
-        std::pair{"zero_redundancy", options.zero_redundancy},
-        std::pair{"exact_sums", options.exact_sums.has_value()}}) {
-    group.settings[name] = value ? "true" : "false";
-  }
+  // A variable may set these on one rank alone.
+  options.debug = config.debug;
+  options.gradient_accumulation.num_steps = config.gradient_accumulation_steps;
+  options.mixed_precision = config.mixed_precision;
+  auto settings = settings_of_ranks(settings_of(accelerator_option_table(), options));
+  settings["exact_sums"] = options.exact_sums ? "true" : "false";
+  settings.merge(group.settings);
+  group.settings = std::move(settings);
   return group;
 }
 
@@ -120,7 +108,7 @@ void require_one_number(const torch::Tensor& loss) {
 Accelerator::Accelerator(AcceleratorOptions options, AcceleratorHandlers handlers)
     : options_(std::move(options)),
       handlers_(std::move(handlers)),
-      config_(configuration_of(options_)),
+      config_(accelerate_config(options_)),
       group_(init_process_group(group_options(options_, config_))),
       log_({.rank = group_.rank(), .world_size = group_.world_size(), .quiet = options_.quiet}),
       threads_(prepare_process(
@@ -134,11 +122,7 @@ Accelerator::Accelerator(AcceleratorOptions options, AcceleratorHandlers handler
       optimizers_(std::make_shared<PreparedOptimizers>()),
       trackers_(tracker_options(options_, group_)) {
   for (const auto& note : config_.notes) log_.info(note);
-  if (options_.exact_sums && options_.data_loader.mode != LoaderMode::kGlobal) {
-    throw UsageError::conflict(
-        "exact_sums", "it needs batches that do not depend on the number of processes",
-        "set data_loader.mode to LoaderMode::kGlobal, in which the processes divide each batch");
-  }
+  require_rules(kRules, options_);
   choose_precision(config_.mixed_precision, device_, log_);
   make_project_folder();
   state_.scaler = scaler_;
@@ -254,8 +238,6 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
   }
   const bool batch_grows = options_.data_loader.mode == LoaderMode::kPerProcess;
   const int steps = options_.scheduler_steps_per_call.value_or(batch_grows ? num_processes() : 1);
-  require_between("scheduler_steps_per_call", steps, 1, kLargestWorldSize,
-                  "unset follows Accelerate: 1, or the number of processes");
   if (steps > 1) {
     log_.info(fmt::format("each step() of the scheduler steps {} times (scheduler_steps_per_call)",
                           steps));

@@ -4,12 +4,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "ladder/comm/process_group_options.h"
 #include "ladder/core/precision.h"
 #include "ladder/exact/exact_data_parallel_options.h"
+#include "ladder/io/option_table.h"
 
 namespace ladder {
 
@@ -78,5 +80,8 @@ struct AcceleratorOptions {
   ProcessGroupOptions process_group;
   bool quiet = false;  // omit informative log lines
 };
+
+// Those that a command line can set, and those that all processes must have alike.
+std::span<const Option<AcceleratorOptions>> accelerator_option_table();
 
 }  // namespace ladder

@@ -177,4 +177,16 @@ YamlNode read_yaml_file(const std::string& path, std::string_view hint) {
   return parse_yaml(read_config_bytes(path, hint), path);
 }
 
+nlohmann::json json_of(const YamlNode& node) {
+  using Kind = YamlNode::Kind;
+  if (node.kind == Kind::kNull) return nullptr;
+  if (node.kind == Kind::kText) return node.text;
+  auto json = node.kind == Kind::kMap ? nlohmann::json::object() : nlohmann::json::array();
+  for (const auto& child : node.children) {
+    if (node.kind == Kind::kMap) json[child.key] = json_of(child);
+    if (node.kind == Kind::kList) json.push_back(json_of(child));
+  }
+  return json;
+}
+
 }  // namespace ladder

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,5 +48,8 @@ YamlNode parse_yaml(std::string_view bytes, const std::string& name);
 
 // Parses what read_config_bytes returns.
 YamlNode read_yaml_file(const std::string& path, std::string_view hint);
+
+// A value as JSON, in which each scalar is a text.
+nlohmann::json json_of(const YamlNode& node);
 
 }  // namespace ladder

@@ -7,8 +7,8 @@ namespace ladder {
 
 // The order in which a stage computes the micro-batches of a step.
 enum class PipelineSchedule {
-  kGPipe,  // all forwards, then all backwards: keeps the activations of all micro-batches
   k1F1B,   // one forward, one backward: of at most as many as there are stages
+  kGPipe,  // all forwards, then all backwards: keeps the activations of all micro-batches
 };
 
 struct PipelineOptions {

@@ -77,18 +77,6 @@ std::string without_place(const ArgumentEntry& entry, std::string_view message) 
   return names_another ? fmt::format("{}, {}", what, message.substr(hint + 8)) : what;
 }
 
-nlohmann::json json_of(const YamlNode& node) {
-  using Kind = YamlNode::Kind;
-  if (node.kind == Kind::kNull) return nullptr;
-  if (node.kind == Kind::kText) return node.text;
-  auto json = node.kind == Kind::kMap ? nlohmann::json::object() : nlohmann::json::array();
-  for (const auto& child : node.children) {
-    if (node.kind == Kind::kMap) json[child.key] = json_of(child);
-    if (node.kind == Kind::kList) json.push_back(json_of(child));
-  }
-  return json;
-}
-
 }  // namespace
 
 std::vector<ArgumentEntry> parse_arguments(const nlohmann::json& object, std::string_view origin,

@@ -32,27 +32,39 @@ const std::string kTwoGpus =
     "num_processes: 2\n"
     "use_cpu: false\n";
 
-AccelerateSettings parse(const std::string& text) { return parse_config_file(text, "f.yaml"); }
+AccelerateConfig parse(const std::string& text) {
+  AccelerateConfig config;
+  parse_config_file(text, "f.yaml", config);
+  return config;
+}
 
 // A file with `line` as its line 2.
-AccelerateSettings with_line(const std::string& line) {
+AccelerateConfig with_line(const std::string& line) {
   return parse("distributed_type: MULTI_GPU\n" + line + "\n");
 }
 
-AccelerateSettings environment(const std::map<std::string, std::string>& table) {
-  return read_accelerate_environment([&](const std::string& name) {
+using Table = std::map<std::string, std::string>;
+
+VariableLookup lookup_in(const Table& table) {
+  return [table](const std::string& name) {
     const auto found = table.find(name);
     return found == table.end() ? std::nullopt : std::optional(found->second);
-  });
+  };
+}
+
+AccelerateConfig environment(const Table& table) {
+  AccelerateConfig config;
+  read_accelerate_environment(config, lookup_in(table));
+  return config;
 }
 
 // Texts, and what their refusal contains.
 using Refusals = std::vector<std::pair<std::string, std::string>>;
 
-void expect_settings(const AccelerateSettings& got, const AccelerateSettings& expected) {
-  const auto fields = [](const AccelerateSettings& settings) {
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = settings;
-    return std::tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
+void expect_settings(const AccelerateConfig& got, const AccelerateConfig& expected) {
+  const auto fields = [](const AccelerateConfig& config) {
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = config;
+    return std::tuple(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
   };
   EXPECT_EQ(fields(got), fields(expected));
 }
@@ -97,9 +109,9 @@ TEST(ConfigFile, ReadsJsonAndABareNoAsAName) {
 
 TEST(ConfigFile, ReadsTheFormOfOldFiles) {
   EXPECT_EQ(with_line("fp16: true").mixed_precision, Precision::kFp16);
-  EXPECT_EQ(with_line("fp16: false").mixed_precision, std::nullopt);
+  EXPECT_EQ(with_line("fp16: false").mixed_precision, Precision::kFp32);
   EXPECT_EQ(with_line("fp16: true\nmixed_precision: bf16").mixed_precision, Precision::kBf16);
-  EXPECT_EQ(with_line("fp16: true\nmixed_precision: null").mixed_precision, std::nullopt);
+  EXPECT_EQ(with_line("fp16: true\nmixed_precision: null").mixed_precision, Precision::kFp32);
   EXPECT_NO_THROW(with_line("dynamo_backend: 'NO'"));
   EXPECT_NO_THROW(with_line("tpu_use_cluster: false\ndowncast_bf16: 'no'"));
   EXPECT_EQ(with_line("num_processes: -1").num_processes, std::nullopt);
@@ -111,11 +123,11 @@ TEST(ConfigFile, RefusesWhatItDoesNotKnowByLineAndName) {
                 {"gradient_accumulation_steps: 4", "hint: remove the line"},
                 {"mixed_precision: half", "expected no, fp16 or bf16, got 'half'"},
                 {"mixed_precision: fp8", "hint: fp8 is not supported; bf16"},
-                {"mixed_precision: [bf16]", "got 'a list'"},
+                {"mixed_precision: [bf16]", "got '[\"bf16\"]'"},
                 {"use_cpu: maybe", "expected true or false, got 'maybe'"},
                 {"gpu_ids: cuda", "expected all, or numbers such as 0,1"},
                 {"compute_environment: AMAZON_SAGEMAKER", "expected LOCAL_MACHINE"},
-                {"main_process_port: 65536", "0 to 65535, got '65536'"},
+                {"main_process_port: 65536", "from 0 to 65535, got '65536'"},
                 {"machine_rank: -1", "expected"},
                 {"dynamo_backend: INDUCTOR", "expected NO, got 'INDUCTOR'"}}) {
     EXPECT_ERROR(with_line(line), UsageError, "f.yaml:2: " + line.substr(0, line.find(' ')),
@@ -123,7 +135,7 @@ TEST(ConfigFile, RefusesWhatItDoesNotKnowByLineAndName) {
   }
   for (const char* number : {"0", "two", "2.0", "010", "0x2", "1_0", "-2", "99999999999", "''"}) {
     EXPECT_ERROR(with_line("num_processes: " + std::string(number)), UsageError,
-                 "f.yaml:2: num_processes: expected a whole number, 1 to 100000, got '");
+                 "f.yaml:2: num_processes: expected a whole number from 1 to 100000, got '");
   }
   EXPECT_ERROR(parse("mixed_precision: bf16\n"), UsageError,
                "f.yaml: expected the key distributed_type, not set");
@@ -152,18 +164,22 @@ TEST(ConfigFile, ADynamoBackendIsRefused) {
   EXPECT_NO_THROW(with_line("dynamo_config: {}"));
   EXPECT_NO_THROW(with_line("dynamo_config:\n  dynamo_backend: 'NO'\n  dynamo_mode: default"));
   EXPECT_ERROR(with_line("dynamo_config:\n  dynamo_backend: INDUCTOR"), UsageError,
-               "f.yaml:3: dynamo_backend: expected NO, got 'INDUCTOR'");
+               "f.yaml:2: dynamo_config.dynamo_backend: expected NO, got 'INDUCTOR'");
   EXPECT_ERROR(with_line("dynamo_config:\n  backend: EAGER"), UsageError, "got 'EAGER'");
   EXPECT_ERROR(with_line("dynamo_config: [a]"), UsageError, "dynamo_config: not supported");
 }
 
 TEST(ConfigFile, IsReadFromDiskAndAMissingOneNamesTheCommandThatWritesOne) {
   const TemporaryFolder folder;
-  EXPECT_EQ(read_config_file(folder.write("my_config_file.yaml", kTwoGpus)).num_processes, 2);
+  AccelerateConfig config;
+  read_config_file(folder.write("my_config_file.yaml", kTwoGpus), config);
+  EXPECT_EQ(config.num_processes, 2);
   const std::string path = folder.file("none.yaml");
-  EXPECT_ERROR(read_config_file(path), UsageError, path + ": expected a readable file, got none",
+  EXPECT_ERROR(read_config_file(path, config), UsageError,
+               path + ": expected a readable file, got none",
                "hint: accelerate config --config_file " + path + " writes one");
-  EXPECT_ERROR(read_config_file(folder.path()), UsageError, "got a folder; hint: accelerate");
+  EXPECT_ERROR(read_config_file(folder.path(), config), UsageError,
+               "got a folder; hint: accelerate");
 }
 
 TEST(MixedPrecision, IsReadInUpperAndLowerCase) {
@@ -220,75 +236,67 @@ TEST(AccelerateEnvironment, OtherEnginesAreRefusedByName) {
   }
 }
 
-TEST(Precedence, WithoutSourcesTheDefaultsHold) {
-  const auto config = resolve_accelerate_config({});
-  EXPECT_EQ(config.mixed_precision, Precision::kFp32);
-  EXPECT_EQ(config.gradient_accumulation_steps, 1);
-  EXPECT_FALSE(config.use_cpu);
-  EXPECT_FALSE(config.debug);
-  EXPECT_FALSE(config.fork_launched);
-  EXPECT_EQ(config.device, "");
-  EXPECT_EQ(config.distributed_type, DistributedType::kNo);
-  EXPECT_EQ(config.num_processes, std::nullopt);
-  EXPECT_EQ(config.gpu_ids, "all");
-  EXPECT_TRUE(config.notes.empty());
+// The configuration of these options, with a file of these lines.
+AccelerateConfig configured(AcceleratorOptions options, const Table& variables,
+                            const std::string& lines = "") {
+  const TemporaryFolder folder;
+  if (!lines.empty()) {
+    options.config_file = folder.write("f.yaml", "distributed_type: MULTI_CPU\n" + lines);
+  }
+  return accelerate_config(options, lookup_in(variables));
 }
 
+TEST(Precedence, WithoutSourcesTheDefaultsHold) { expect_settings(configured({}, {}), {}); }
+
 TEST(Precedence, OptionsThenEnvironmentThenFile) {
-  AccelerateSources sources = {.options = {.mixed_precision = Precision::kBf16, .debug = false},
-                               .environment = {.mixed_precision = Precision::kFp32, .debug = true},
-                               .file = {.mixed_precision = Precision::kFp16, .debug = true}};
-  EXPECT_EQ(resolve_accelerate_config(sources).mixed_precision, Precision::kBf16);
-  EXPECT_FALSE(resolve_accelerate_config(sources).debug);
-  sources.options = {};
-  EXPECT_EQ(resolve_accelerate_config(sources).mixed_precision, Precision::kFp32);
-  EXPECT_TRUE(resolve_accelerate_config(sources).debug);
-  sources.environment = {.debug = false};
-  sources.file.num_processes = 2;
-  EXPECT_EQ(resolve_accelerate_config(sources).num_processes, 2);
-  EXPECT_EQ(resolve_accelerate_config(sources).mixed_precision, Precision::kFp16);
-  EXPECT_FALSE(resolve_accelerate_config(sources).debug);
+  const std::string lines = "mixed_precision: fp16\ndebug: true\nnum_processes: 2\n";
+  const auto all =
+      configured({.mixed_precision = Precision::kBf16, .debug = false},
+                 {{"ACCELERATE_MIXED_PRECISION", "no"}, {"ACCELERATE_DEBUG_MODE", "true"}}, lines);
+  EXPECT_EQ(all.mixed_precision, Precision::kBf16);
+  EXPECT_FALSE(all.debug);
+  const auto two = configured({}, {{"ACCELERATE_MIXED_PRECISION", "no"}}, lines);
+  EXPECT_EQ(two.mixed_precision, Precision::kFp32);
+  EXPECT_TRUE(two.debug);
+  EXPECT_EQ(two.num_processes, 2);
+  EXPECT_EQ(configured({}, {{"ACCELERATE_DEBUG_MODE", "false"}}, lines).mixed_precision,
+            Precision::kFp16);
 }
 
 TEST(Precedence, TheVariableForAccumulationPrecedesTheOptionWithANote) {
-  const auto config =
-      resolve_accelerate_config({.options = {.gradient_accumulation_steps = 5},
-                                 .environment = {.gradient_accumulation_steps = 3}});
+  const AcceleratorOptions five{.gradient_accumulation = {.num_steps = 5}};
+  const auto config = configured(five, {{"ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "3"}});
   EXPECT_EQ(config.gradient_accumulation_steps, 3);
   ASSERT_EQ(config.notes.size(), 1U);
   EXPECT_TRUE(config.notes[0].starts_with("ACCELERATE_GRADIENT_ACCUMULATION_STEPS=3 takes prec"));
-  const auto alone = resolve_accelerate_config({.options = {.gradient_accumulation_steps = 5}});
-  EXPECT_EQ(alone.gradient_accumulation_steps, 5);
-  EXPECT_TRUE(alone.notes.empty());
+  EXPECT_EQ(configured(five, {}).gradient_accumulation_steps, 5);
+  EXPECT_TRUE(configured(five, {}).notes.empty());
 }
 
 TEST(Precedence, UseCpuIsTrueIfTheOptionOrTheEnvironmentIsTrue) {
-  const auto use_cpu = [](std::optional<bool> option, std::optional<bool> variable,
-                          std::optional<bool> file) {
-    return resolve_accelerate_config({.options = {.use_cpu = option},
-                                      .environment = {.use_cpu = variable},
-                                      .file = {.use_cpu = file}})
+  const auto use_cpu = [](bool option, const char* variable, const char* file) {
+    return configured({.cpu = option}, {{"ACCELERATE_USE_CPU", variable}},
+                      std::string("use_cpu: ") + file + "\n")
         .use_cpu;
   };
-  EXPECT_TRUE(use_cpu(true, false, false));
-  EXPECT_TRUE(use_cpu(false, true, false));
-  EXPECT_TRUE(use_cpu({}, {}, true));
-  EXPECT_TRUE(use_cpu(false, {}, true));
-  EXPECT_FALSE(use_cpu({}, false, true));
-  EXPECT_FALSE(use_cpu({}, {}, {}));
+  EXPECT_TRUE(use_cpu(true, "false", "false"));
+  EXPECT_TRUE(use_cpu(false, "true", "false"));
+  EXPECT_TRUE(use_cpu(false, "", "true"));
+  EXPECT_FALSE(use_cpu(false, "false", "true"));
+  EXPECT_FALSE(use_cpu(false, "", "false"));
 }
 
 TEST(Precedence, AnIgnoredAffinityIsNoted) {
-  EXPECT_EQ(resolve_accelerate_config({.file = {.cpu_affinity = true}}).notes.size(), 1U);
-  EXPECT_EQ(resolve_accelerate_config({.environment = {.cpu_affinity = true}}).notes.size(), 1U);
-  EXPECT_TRUE(resolve_accelerate_config({.file = {.cpu_affinity = false}}).notes.empty());
+  EXPECT_EQ(configured({}, {}, "enable_cpu_affinity: true\n").notes.size(), 1U);
+  EXPECT_EQ(configured({}, {{"ACCELERATE_CPU_AFFINITY", "1"}}).notes.size(), 1U);
+  EXPECT_TRUE(configured({}, {}, "enable_cpu_affinity: false\n").notes.empty());
 }
 
 TEST(Precedence, ImpossibleNumbersAreRefused) {
-  EXPECT_ERROR(resolve_accelerate_config({.options = {.gradient_accumulation_steps = 0}}),
-               UsageError, "gradient_accumulation_steps: expected 1 to 1000000, got 0");
-  EXPECT_ERROR(resolve_accelerate_config({.file = {.num_machines = 2, .machine_rank = 2}}),
-               UsageError, "machine_rank: expected 0 to 1, as num_machines is 2, got 2");
+  EXPECT_ERROR(configured({.gradient_accumulation = {.num_steps = 0}}, {}), UsageError,
+               "gradient_accumulation_steps: expected a whole number from 1 to 1000000, got '0'");
+  EXPECT_ERROR(with_line("num_machines: 2\nmachine_rank: 2"), UsageError,
+               "f.yaml: machine_rank: expected 0 to 1, as num_machines is 2, got 2");
 }
 
 }  // namespace

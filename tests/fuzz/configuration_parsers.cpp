@@ -37,8 +37,8 @@ Parser accelerate_file() {
                "a: 1\n---\nb: 2\n", "a: 1\na: 2\n"}),
           .parse =
               [file = std::make_shared<const InputFile>("file.yaml")](const Bytes& bytes) {
-                const auto settings = read_config_file(file->with(bytes));
-                resolve_accelerate_config({.options = {}, .environment = {}, .file = settings});
+                AccelerateConfig config;
+                read_config_file(file->with(bytes), config);
               },
           .refusal = ExitCode::kUsage};
 }

@@ -125,11 +125,8 @@ Parser accelerate_environment() {
           .parse =
               [](const Bytes& bytes) {
                 const Table table = table_of(bytes);
-                const auto settings = read_accelerate_environment(lookup_in(table));
-                const auto config =
-                    resolve_accelerate_config({.options = {.gradient_accumulation_steps = 3},
-                                               .environment = settings,
-                                               .file = {}});
+                const auto config = accelerate_config({.gradient_accumulation = {.num_steps = 3}},
+                                                      lookup_in(table));
                 const auto name = mixed_precision_name(config.mixed_precision);
                 require(parse_mixed_precision("again", name) == config.mixed_precision,
                         "another precision when read again");

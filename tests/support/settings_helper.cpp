@@ -31,25 +31,22 @@ namespace {
 using Arguments = std::vector<std::string>;
 using Json = nlohmann::ordered_json;
 
-AccelerateSources sources_of(const Arguments& arguments) {
-  AccelerateSources sources{.environment = read_accelerate_environment()};
+AcceleratorOptions options_of(const Arguments& arguments) {
+  AcceleratorOptions options;
   for (std::size_t i = 1; i < arguments.size(); ++i) {
     const std::string& flag = arguments[i];
     if (flag == "--cpu") {
-      sources.options.use_cpu = true;
-    } else if (flag == "--config_file") {
-      sources.file = read_config_file(arguments.at(++i));
-    } else if (flag == "--mixed_precision") {
-      sources.options.mixed_precision = parse_mixed_precision(flag, arguments.at(++i));
+      options.cpu = true;
     } else {
-      sources.options.gradient_accumulation_steps = std::stoi(arguments.at(++i));
+      find_option(accelerator_option_table(), flag.substr(2))
+          ->read(options, flag, arguments.at(++i));
     }
   }
-  return sources;
+  return options;
 }
 
 Json resolve_config(const Arguments& arguments) {
-  const auto config = resolve_accelerate_config(sources_of(arguments));
+  const auto config = accelerate_config(options_of(arguments));
   const char* const types[] = {"NO", "MULTI_CPU", "MULTI_GPU"};
   return {{"mixed_precision", mixed_precision_name(config.mixed_precision)},
           {"gradient_accumulation_steps", config.gradient_accumulation_steps},
