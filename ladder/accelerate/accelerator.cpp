@@ -552,11 +552,11 @@ void Accelerator::make_project_folder() {
   const auto& folder = options_.project.project_dir;
   if (folder.empty()) return;
   const auto latest = checkpoints_folder() + "/latest";
-  run_or_fail_together(group_, "project_dir", [&] {
+  on_rank_0(group_, "project_dir", [&] {
     std::error_code ignored;  // lock_run reports it
     const auto type = std::filesystem::symlink_status(latest, ignored).type();
     using enum std::filesystem::file_type;
-    if (!is_main_process() || (type != directory && type != regular)) return;
+    if (type != directory && type != regular) return;
     throw SystemError::failed("replace", latest, EEXIST,
                               fmt::format("it must be a link: mv {0} {0}.old", latest));
   });
@@ -568,12 +568,12 @@ void Accelerator::make_project_folder() {
 // named and loaded was chosen.
 void Accelerator::require_own_checkpoints() const {
   const auto folder = checkpoints_folder();
-  run_or_fail_together(group_, "project_dir", [&] {
+  on_rank_0(group_, "project_dir", [&] {
     std::error_code ignored;
     const bool is_chosen =
         !last_checkpoint_.empty() &&
         std::filesystem::equivalent(folder_of(last_checkpoint_), folder, ignored);
-    if (!is_main_process() || is_chosen) return;
+    if (is_chosen) return;
     const auto own = identity();
     for (const auto& checkpoint : list_checkpoints(folder, kCheckpointPrefix)) {
       require_own_checkpoint(
@@ -595,8 +595,7 @@ std::string Accelerator::checkpoints_folder() const {
 std::string Accelerator::next_checkpoint() const {
   const auto folder = checkpoints_folder();
   auto number = torch::zeros({}, torch::kInt64);
-  run_or_fail_together(group_, "save_state", [&] {
-    if (!is_main_process()) return;
+  on_rank_0(group_, "save_state", [&] {
     const auto present = list_checkpoints(folder, kCheckpointPrefix);
     std::int64_t next = present.empty() ? 0 : present.back().number + 1;
     // A folder without a manifest is no checkpoint, and is not replaced.
@@ -644,9 +643,7 @@ std::string Accelerator::load_state(const std::string& path) {
     if (checkpoint.empty()) return "";
   } else {
     const std::string folder = path.empty() ? checkpoints_folder() : path;
-    run_or_fail_together(group_, "load_state", [&] {
-      if (is_main_process()) checkpoint = checkpoint_to_load(folder);
-    });
+    on_rank_0(group_, "load_state", [&] { checkpoint = checkpoint_to_load(folder); });
   }
   last_checkpoint_ = load_training_state(checkpoint, state(), group_, log_);
   resumed_ = true;

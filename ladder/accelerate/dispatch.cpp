@@ -9,12 +9,14 @@
 #include "ladder/comm/run_together.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
-#include "ladder/core/tensor_form.h"
 
 namespace ladder {
 namespace {
 
 constexpr const char* kTargets = "";  // no input has an empty name
+constexpr const char* kOneForm =
+    "all batches need the form of the first: pad them to one length, or set dispatch_batches = "
+    "false";
 
 }  // namespace
 
@@ -77,9 +79,11 @@ void BatchDispatcher::share_layout() {
   });
   layout = nlohmann::json::parse(broadcast_text(layout.dump(), group_));
   for (const auto& tensor : layout) {
-    layout_.push_back({tensor.at(0).get<std::string>(),
-                       static_cast<torch::ScalarType>(tensor.at(1).get<int>()),
-                       tensor.at(2).get<std::vector<std::int64_t>>()});
+    auto sizes = tensor.at(2).get<std::vector<std::int64_t>>();
+    sizes.insert(sizes.begin(), TensorForm::kAnySize);
+    const auto dtype = static_cast<torch::ScalarType>(tensor.at(1).get<int>());
+    layout_.emplace_back(tensor.at(0).get<std::string>(),
+                         TensorForm{.dtype = dtype, .sizes = sizes});
   }
 }
 
@@ -99,22 +103,18 @@ std::optional<Batch> BatchDispatcher::next() {
                 .global_size = plan.global_size,
                 .world_size = plan.world_size,
                 .micro_batch = plan.micro_batch};
-  for (const auto& [name, dtype, row_shape] : layout_) {
-    auto shape = row_shape;
-    shape.insert(shape.begin(), rows);
+  for (auto& [name, form] : layout_) {
+    form.sizes->front() = rows;
     torch::Tensor whole;
     if (!reader_) {
-      whole = torch::empty(shape, torch::dtype(dtype).device(device_));
+      whole = torch::empty(*form.sizes, torch::dtype(*form.dtype).device(device_));
     } else {
       const Batch& batch = **reader_;
       whole = (name == kTargets ? batch.targets : batch.inputs.at(name))
                   .to(device_, /*non_blocking=*/true)
                   .contiguous();
-      // Before the broadcast: the other ranks expect rows as in the first batch.
-      TensorForm{.dtype = dtype, .sizes = shape}.require(
-          whole, "dispatch_batches: " + (name == kTargets ? "the targets" : "input " + name),
-          "all batches need the dtypes and row shapes of the first: pad them to one length, or set "
-          "dispatch_batches = false");
+      const auto what = name == kTargets ? "the targets" : "input " + name;
+      form.require(whole, "dispatch_batches: " + what, kOneForm);  // the other ranks expect it
     }
     group_.broadcast(whole);
     auto own = whole.narrow(0, begin, count);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ladder/comm/process_group.h"
+#include "ladder/core/tensor_form.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/data/dataset.h"
 #include "ladder/data/sampler.h"
@@ -68,21 +69,14 @@ class BatchDispatcher {
   std::optional<Batch> next();
 
  private:
-  // Of one tensor in every batch.
-  struct Layout {
-    std::string name;  // of the input; empty = the targets
-    torch::ScalarType dtype;
-    std::vector<std::int64_t> row_shape;
-  };
-
   void share_layout();
 
   ProcessGroup group_;
   torch::Device device_;
   std::int64_t epoch_;
-  std::vector<std::vector<BatchIndices>> plans_;  // [rank][batch]
-  std::optional<DataLoader::Iterator> reader_;    // on rank 0
-  std::vector<Layout> layout_;
+  std::vector<std::vector<BatchIndices>> plans_;            // [rank][batch]
+  std::optional<DataLoader::Iterator> reader_;              // on rank 0
+  std::vector<std::pair<std::string, TensorForm>> layout_;  // by input; empty = the targets
   std::size_t next_;
 };
 

@@ -217,8 +217,7 @@ CheckpointPart json_part(std::string file, std::function<nlohmann::json()> save,
       .file = std::move(file),
       .save =
           [save = std::move(save)](const auto& write) {
-            const std::string text =
-                save().dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
+            const std::string text = json_text(save(), 2) + '\n';
             write(std::as_bytes(std::span(text)));
           },
       .plan_load = [plan = std::move(plan_load)](
@@ -260,15 +259,13 @@ void save_parts(const std::string& path, const CheckpointParts& parts, const Pro
   }
   std::optional<SavingMark> saving(std::in_place, path);
   std::optional<CheckpointWriter> writer;
-  run_or_fail_together(group, "save_state", [&] {
-    if (is_main) writer.emplace(path, CheckpointOptions{.latest = options.latest});
-  });
+  on_rank_0(group, "save_state",
+            [&] { writer.emplace(path, CheckpointOptions{.latest = options.latest}); });
   std::optional<CheckpointManifest> own;
   run_or_fail_together(group, "save_state", [&] { own = write_files(path, files); });
   const auto manifest = merged(path, own, group);
   if (!is_main) saving.reset();  // its part is done
-  run_or_fail_together(group, "save_state", [&] {
-    if (!is_main) return;
+  on_rank_0(group, "save_state", [&] {
     writer->commit(manifest);
     saving.reset();
   });

@@ -78,8 +78,7 @@ void Snapshot::resume(DataLoader& loader, TrainingMonitor& monitor, const Log& l
     log.info(fmt::format("no snapshot in {}: training from the start", options_.path));
     return;
   }
-  run_or_fail_together(group_, "snapshot", [&] {
-    if (group_.rank() != 0) return;
+  on_rank_0(group_, "snapshot", [&] {
     require_own_checkpoint(where, checkpoint_at(options_.path), identity_of(state_),
                            "name another folder, or start over: rm -r " + options_.path);
   });

@@ -248,8 +248,7 @@ std::unique_ptr<const FolderLock> lock_run(const std::string& where, const std::
                                            std::unique_ptr<const FolderLock> present) {
   constexpr std::chrono::milliseconds kForTheEndOfARun{5000};
   std::unique_ptr<const FolderLock> lock = std::move(present);
-  run_or_fail_together(group, where, [&] {
-    if (group.rank() != 0) return;
+  on_rank_0(group, where, [&] {
     if (lock != nullptr && (lock->is_in_place() || !lock->is_held())) return;
     const bool restarts = environment_integer("TORCHELASTIC_MAX_RESTARTS", 0).value_or(0) > 0;
     const auto wait = restarts ? group.timeout() : kForTheEndOfARun;
@@ -302,8 +301,7 @@ void require_own_checkpoint(const std::string& where, const std::string& checkpo
 void limit_checkpoints(const std::string& parent, std::string_view prefix, std::size_t total_limit,
                        const std::vector<std::string>& keep, const ProcessGroup& group,
                        const Log& log) {
-  run_or_fail_together(group, "total_limit", [&] {
-    if (group.rank() != 0) return;
+  on_rank_0(group, "total_limit", [&] {
     remove_old_checkpoints(parent, prefix, total_limit, keep,
                            [&](const std::string& error) { log.warn(error); });
   });
@@ -312,8 +310,7 @@ void limit_checkpoints(const std::string& parent, std::string_view prefix, std::
 std::string newest_training_state(const std::string& parent, std::string_view prefix,
                                   const ProcessGroup& group, const Log& log) {
   std::string newest;
-  run_or_fail_together(group, "load_state", [&] {
-    if (group.rank() != 0) return;
+  on_rank_0(group, "load_state", [&] {
     newest = newest_intact_checkpoint(parent, prefix, [&](const std::string& error) {
       log.info("checkpoint passed over: " + error);
     });

@@ -45,11 +45,4 @@ void run_or_fail_together(const ProcessGroup& group, std::string_view operation,
   throw peer_lost(fmt::format("rank {} failed in {}", first, operation));
 }
 
-void on_rank_0(const ProcessGroup& group, std::string_view operation,
-               const std::function<void()>& run) {
-  run_or_fail_together(group, operation, [&] {
-    if (group.rank() == 0) run();
-  });
-}
-
 }  // namespace ladder

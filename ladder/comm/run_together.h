@@ -20,7 +20,10 @@ void run_or_fail_together(const ProcessGroup& group, std::string_view operation,
                           const std::function<void()>& run);
 
 // The same for work of rank 0 alone, such as writing a file.
-void on_rank_0(const ProcessGroup& group, std::string_view operation,
-               const std::function<void()>& run);
+void on_rank_0(const ProcessGroup& group, std::string_view operation, const auto& run) {
+  run_or_fail_together(group, operation, [&] {
+    if (group.rank() == 0) run();
+  });
+}
 
 }  // namespace ladder

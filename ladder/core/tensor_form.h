@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
-#include <c10/core/ScalarType.h>
+#include <torch/types.h>
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,23 +15,26 @@ namespace ladder {
 struct TensorForm {
   static constexpr std::int64_t kAnySize = -1;  // "N" in a text
 
-  std::optional<c10::ScalarType> dtype = {};
+  std::optional<torch::ScalarType> dtype = {};
   std::optional<std::vector<std::int64_t>> sizes = {};
   std::optional<std::vector<std::int64_t>> strides = {};
-  std::optional<c10::Device> device = {};
+  std::optional<torch::Device> device = {};
 
   // Dtype and sizes: of tensors that are copied, element by element.
-  static TensorForm of_values(const at::Tensor& tensor);
+  static TensorForm of_values(const torch::Tensor& tensor) {
+    return {.dtype = tensor.scalar_type(), .sizes = tensor.sizes().vec()};
+  }
   // Strides too, unless the elements are in row-major order: collectives send memory.
-  static TensorForm of_memory(const at::Tensor& tensor);
+  static TensorForm of_memory(const torch::Tensor& tensor) {
+    auto form = of_values(tensor);
+    if (!tensor.is_contiguous()) form.strides = tensor.strides().vec();
+    return form;
+  }
 
-  // "Float [N, 3], strides [1, 2] on cuda:0"
-  std::string text() const;
   bool operator==(const TensorForm&) const = default;
-
-  // Throws UsageError, "where: expected Float [2, 3], got Float [2, 4]", unless `tensor` has the
-  // members that are set.
-  void require(const at::Tensor& tensor, std::string_view where, std::string_view hint) const;
+  std::string text() const;  // "Float [N, 3], strides [1, 2] on cuda:0"
+  // Throws UsageError, "where: expected Float [2, 3], got 'Float [2, 4]'", for another form.
+  void require(const torch::Tensor& tensor, std::string_view where, std::string_view hint) const;
 };
 
 }  // namespace ladder

@@ -192,14 +192,6 @@ void JsonReader::refuse_value(const std::string& what, std::string_view key) con
          contains(key) ? json_for_message(value(key)) : "none");
 }
 
-std::string json_text(const nlohmann::json& value, int indent) {
-  return value.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
-}
-
-std::string json_text(const nlohmann::ordered_json& value, int indent) {
-  return value.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
-}
-
 std::string quoted_for_message(std::string_view text) {
   return ascii(Json(text.substr(0, kShown)));
 }

@@ -86,10 +86,12 @@ class JsonReader {
   std::string where_;
 };
 
-// `value` as text, on one line or indented. Bytes that are not UTF-8, as a path may have them, become
-// U+FFFD; dump() would throw.
-std::string json_text(const nlohmann::json& value, int indent = -1);
-std::string json_text(const nlohmann::ordered_json& value, int indent = -1);
+// `value` as text, on one line or indented. Bytes that are not UTF-8, as a path may have them,
+// become U+FFFD; dump() would throw.
+template <typename Json>
+std::string json_text(const Json& value, int indent = -1) {
+  return value.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
+}
 
 // Untrusted text for a message: in quotes, on one line, in ASCII, at most its first 80 bytes.
 std::string quoted_for_message(std::string_view text);

@@ -31,10 +31,6 @@ constexpr DtypeName kDtypeNames[] = {
     {torch::kUInt32, "U32"},    {torch::kUInt16, "U16"},  {torch::kUInt8, "U8"},
     {torch::kBool, "BOOL"}};
 
-std::string shape_text(const torch::Tensor& tensor) {
-  return fmt::format("{}", fmt::join(tensor.sizes(), ","));
-}
-
 DataError mismatch(std::string_view origin, const std::string& expected, const std::string& got) {
   return DataError::mismatch(origin, expected, got, "is this the checkpoint of another network?");
 }
@@ -207,7 +203,8 @@ std::string weights_sha256(const StateDict& values) {
   constexpr std::string_view kEnd("\0", 1);
   Sha256 hash;
   for (const auto& [name, tensor] : cut_to_depth(values, 0)) {
-    for (const auto& text : {name, safetensors_dtype(tensor.scalar_type()), shape_text(tensor)}) {
+    const auto shape = fmt::format("{}", fmt::join(tensor.sizes(), ","));
+    for (const auto& text : {name, safetensors_dtype(tensor.scalar_type()), shape}) {
       hash.update(text);
       hash.update(kEnd);
     }

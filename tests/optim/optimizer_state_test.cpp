@@ -372,7 +372,7 @@ TEST(OptimizerState, HasTheDtypeOfItsParameters) {
     AdamW of_plain(plain.parameters());
     EXPECT_ERROR(of_plain.load_state_dict(plain, state, "a file"), DataError,
                  std::string("a file: expected a.exp_avg as Float [2, 3], got ") +
-                     (dtype == torch::kBFloat16 ? "BFloat16 [2,3]" : "Double [2,3]"));
+                     (dtype == torch::kBFloat16 ? "BFloat16 [2, 3]" : "Double [2, 3]"));
   }
 }
 
