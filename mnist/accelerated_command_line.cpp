@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/core.h>
 
-#include <cstdint>
 #include <cstdlib>
-#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -37,13 +36,10 @@ WrittenJson write_checkpointing_steps(const OptionColumns& /*row*/, const Accele
 }
 
 constexpr Option<AcceleratedOptions> kCheckpoints[] = {
-    {{kTogether,
-      "checkpointing_steps",
-      "N|epoch",
-      "steps between checkpoints; epoch: one after each epoch",
-      {1.0, kMostOptimizerSteps}},
-     read_checkpointing_steps,
-     write_checkpointing_steps},
+    option<AcceleratedOptions>(kTogether, "checkpointing_steps", "N|epoch",
+                               "steps between checkpoints; epoch: one after each epoch",
+                               read_checkpointing_steps, write_checkpointing_steps,
+                               {1.0, kMostOptimizerSteps}),
     option<&AcceleratedOptions::resume_from>(
         kFolder, "resume", "PATH|auto",
         "checkpoint to resume from; alone: the last in --project-dir; auto: the newest whole one, "

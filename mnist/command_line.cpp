@@ -4,14 +4,8 @@
 #include <fmt/core.h>
 #include <zlib.h>
 
-#include <algorithm>
 #include <array>
-#include <chrono>
-#include <cstdint>
 #include <filesystem>
-#include <functional>
-#include <map>
-#include <optional>
 #include <span>
 #include <sstream>
 #include <string>
@@ -36,24 +30,6 @@ using namespace ladder;
 using enum Effect;
 
 namespace {
-
-// "0,1", "0 1", or values that CLI11 has joined by line ends.
-std::vector<std::string> parse_gpus(const std::string& flag, const std::string& list) {
-  constexpr const char* kForm = "numbers separated by commas or spaces, as 0,1";
-  std::vector<std::string> gpus;
-  for (const auto& part : split(list, ',')) {
-    std::istringstream words(part);
-    std::string word;
-    words >> word;
-    do {
-      const auto id = ladder::parse_number<unsigned>(word);
-      if (!id)
-        throw UsageError::malformed(flag, kForm, word.empty() ? list : word, "such as --gpu 0,1");
-      gpus.push_back(fmt::format("{}", *id));
-    } while (words >> word);
-  }
-  return gpus;
-}
 
 // The library would refuse it too, by the name of its field.
 void require_gpu(const std::string& flag, const char* instead) {
@@ -137,22 +113,10 @@ constexpr Rule<PipelineRunOptions> kPipelineRules[] = {kNoMicroBatches<PipelineR
 
 constexpr const char* kAmpPath = "ddp_checkpoint.safetensors";
 
-// auto is unset.
-void read_precision(const GivenValue& given, AmpOptions& options) {
-  const auto number = static_cast<int>(choice_of(given));
-  options.precision.reset();
-  if (number > 0) options.precision = static_cast<Precision>(number - 1);
-}
-WrittenJson write_precision(const OptionColumns& row, const AmpOptions& options) {
-  const auto number = options.precision ? static_cast<std::size_t>(*options.precision) + 1 : 0;
-  return split(row.value, '|').at(number);
-}
-
 constexpr Option<AmpOptions> kAmp[] = {
-    {{kTogether, "precision", "auto|fp32|bf16|fp16",
-      "precision of convolutions and matrix products; auto: bf16 on the CPU, fp16 on a GPU"},
-     read_precision,
-     write_precision},
+    option<&AmpOptions::precision>(
+        kTogether, "precision", "auto|fp32|bf16|fp16",
+        "precision of convolutions and matrix products; auto: bf16 on the CPU, fp16 on a GPU"),
     option<&AmpOptions::sync_bn>(kTraining, "sync_bn", "",
                                  "one BatchNorm over the batches of all ranks [yes]"),
 };
@@ -171,8 +135,19 @@ void complete_ranks(RankOptions& options, const Flags& flags, bool require_launc
 
 }  // namespace
 
+// "0,1", "0 1", or values that CLI11 has joined by line ends.
 void tables::read_gpus(const GivenValue& given, SingleOptions& options) {
-  options.gpu = parse_gpus(given.where, text_of(given.value));
+  options.gpu.clear();
+  for (const auto& part : split(text_of(given.value), ',')) {
+    std::istringstream words(part);
+    std::string word;
+    words >> word;
+    do {
+      const auto id = ladder::parse_number<unsigned>(word);
+      if (!id) given.refuse("numbers separated by commas or spaces, as 0,1", "such as --gpu 0,1");
+      options.gpu.push_back(fmt::format("{}", *id));
+    } while (words >> word);
+  }
 }
 
 void tables::read_device(const GivenValue& given, SingleOptions& options) {

@@ -49,12 +49,10 @@ void read_gpus(const ladder::GivenValue& given, SingleOptions& options);
 void read_device(const ladder::GivenValue& given, SingleOptions& options);
 
 inline constexpr Option<SingleOptions> kMachine[] = {
-    {{kOwn, "device", "DEVICE", "auto, cpu, cuda or cuda:N"},
-     read_device,
-     ladder::write_member<SingleOptions, &SingleOptions::device>},
-    {{kOwn, "gpu", "IDS", "GPUs visible to this program, such as 0,1"},
-     read_gpus,
-     ladder::write_member<SingleOptions, &SingleOptions::gpu>},
+    option<&SingleOptions::device>(kOwn, "device", "DEVICE", "auto, cpu, cuda or cuda:N",
+                                   read_device),
+    option<&SingleOptions::gpu>(kOwn, "gpu", "IDS", "GPUs visible to this program, such as 0,1",
+                                read_gpus),
     option<&SingleOptions::threads>(
         kOwn, "threads", "N",
         "threads per process; 0 = OMP_NUM_THREADS, else 1 with several ranks, else all CPUs",

@@ -19,57 +19,41 @@ using namespace ladder;
 
 }  // namespace
 
-Recipe::Recipe(const RecipeOptions& options, int world_size) {
+Recipe::Recipe(const RecipeOptions& options, int world_size) : options_(with_defaults(options)) {
   require_values<RecipeOptions>(tables::kRecipe, options);
   require_values<RecipeOptions>(tables::kScheduler, options);
-  const auto chosen = with_defaults(options);
-  name_ = chosen.name;
-  epochs_ = *chosen.epochs;
-  batch_size_ = *chosen.batch_size;
-  eval_batch_size_ = *chosen.eval_batch_size;
-  lr_ = *chosen.lr;
-  scheduler_ = chosen.scheduler;
-  head_ = *chosen.head == "logits" ? Head::kLogits : Head::kLogSoftmax;
-  math_ = chosen.math;
-  width_ = chosen.width;
-  label_smoothing_ = chosen.label_smoothing;
-  seed_ = chosen.seed;
-  if (*chosen.normalize) normalization_ = kMnistNormalization;
-  scale_lr(chosen.scale_lr, world_size);
-}
-
-void Recipe::scale_lr(LrScaling scaling, int world_size) {
-  if (scaling == LrScaling::kLinear) lr_ *= world_size;
-  if (scaling == LrScaling::kSqrt) lr_ *= std::sqrt(world_size);
+  if (*options_.normalize) normalization_ = kMnistNormalization;
+  if (options_.scale_lr == LrScaling::kLinear) *options_.lr *= world_size;
+  if (options_.scale_lr == LrScaling::kSqrt) *options_.lr *= std::sqrt(world_size);
 }
 
 std::shared_ptr<Model> Recipe::make_model() const {
-  if (name_ == "convnet") {
-    return make_conv_net({.head = head_, .math = math_, .width = width_});
+  if (name() == "convnet") {
+    return make_conv_net({.head = head(), .math = math(), .width = options_.width});
   }
-  return make_basic_net({.head = head_, .math = math_, .width = width_});
+  return make_basic_net({.head = head(), .math = math(), .width = options_.width});
 }
 
 std::unique_ptr<torch::optim::Optimizer> Recipe::make_optimizer(
     std::vector<torch::Tensor> parameters) const {
-  if (name_ == "convnet") {
-    return std::make_unique<SGD>(std::move(parameters), SgdOptions{.lr = lr_});
+  if (name() == "convnet") {
+    return std::make_unique<SGD>(std::move(parameters), SgdOptions{.lr = lr()});
   }
-  return std::make_unique<AdamW>(std::move(parameters), AdamWOptions{.lr = lr_});
+  return std::make_unique<AdamW>(std::move(parameters), AdamWOptions{.lr = lr()});
 }
 
 std::unique_ptr<LrScheduler> Recipe::make_scheduler(torch::optim::Optimizer& optimizer) const {
-  if (scheduler_ == "step") return std::make_unique<StepLR>(optimizer);
+  if (options_.scheduler == "step") return std::make_unique<StepLR>(optimizer);
   return constant_schedule(optimizer);
 }
 
 torch::Tensor Recipe::loss_sum(const torch::Tensor& output, const torch::Tensor& targets) const {
   constexpr std::int64_t kIgnoreIndex = -100;
-  if (label_smoothing_ > 0.0) {
+  if (options_.label_smoothing > 0.0) {
     return torch::cross_entropy_loss(output, targets, /*weight=*/{}, at::Reduction::Sum,
-                                     kIgnoreIndex, label_smoothing_);
+                                     kIgnoreIndex, options_.label_smoothing);
   }
-  if (head_ == Head::kLogSoftmax) {
+  if (head() == Head::kLogSoftmax) {
     return torch::nll_loss(output, targets, /*weight=*/{}, at::Reduction::Sum);
   }
   return torch::cross_entropy_loss(output, targets, /*weight=*/{}, at::Reduction::Sum);
@@ -101,12 +85,12 @@ LossSum Recipe::criterion() const {
 std::shared_ptr<const Transform> Recipe::make_transform(bool augment) const {
   if (!augment) return nullptr;
   return std::make_shared<RandomShift>(
-      RandomShiftOptions{.seed = seed_, .fill = normalization_.background()});
+      RandomShiftOptions{.seed = seed(), .fill = normalization_.background()});
 }
 
 std::string Recipe::accuracy_line(double accuracy) const {
-  return name_ == "convnet" ? fmt::format("Accuracy is {:.2f}%", accuracy)
-                            : fmt::format("Accuracy: {:.2f}", accuracy);
+  return name() == "convnet" ? fmt::format("Accuracy is {:.2f}%", accuracy)
+                             : fmt::format("Accuracy: {:.2f}", accuracy);
 }
 
 }  // namespace mnist

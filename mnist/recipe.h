@@ -74,31 +74,20 @@ class Recipe {
   // percent.
   std::string accuracy_line(double accuracy) const;
 
-  const std::string& name() const { return name_; }
-  std::int64_t epochs() const { return epochs_; }
-  std::int64_t batch_size() const { return batch_size_; }
-  std::int64_t eval_batch_size() const { return eval_batch_size_; }
-  double lr() const { return lr_; }
-  Head head() const { return head_; }
-  Math math() const { return math_; }
-  std::uint64_t seed() const { return seed_; }
+  const std::string& name() const { return options_.name; }
+  std::int64_t epochs() const { return *options_.epochs; }
+  std::int64_t batch_size() const { return *options_.batch_size; }
+  std::int64_t eval_batch_size() const { return *options_.eval_batch_size; }
+  double lr() const { return *options_.lr; }
+  Head head() const { return options_.head == "logits" ? Head::kLogits : Head::kLogSoftmax; }
+  Math math() const { return options_.math; }
+  std::uint64_t seed() const { return options_.seed; }
   const Normalization& normalization() const { return normalization_; }
 
  private:
   torch::Tensor loss_sum(const torch::Tensor& output, const torch::Tensor& targets) const;
-  void scale_lr(LrScaling scaling, int world_size);
 
-  std::string name_;
-  std::int64_t epochs_ = 0;
-  std::int64_t batch_size_ = 0;
-  std::int64_t eval_batch_size_ = 0;
-  double lr_ = 0.0;
-  std::string scheduler_;
-  Head head_ = Head::kLogSoftmax;
-  Math math_ = Math::kFast;
-  std::int64_t width_ = 1;
-  double label_smoothing_ = 0.0;
-  std::uint64_t seed_ = 42;
+  RecipeOptions options_;  // complete
   Normalization normalization_;
 };
 

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "ladder/core/largest_counts.h"
 #include "ladder/io/option_table.h"
@@ -15,27 +14,6 @@ namespace mnist {
 // Scaling of the learning rate where several ranks make the batch of the run larger: none, by the
 // number of ranks (Goyal et al., 2017), or by its square root.
 enum class LrScaling { kNone, kLinear, kSqrt };
-
-// The defaults of a recipe's numbers; see Recipe for the rest.
-struct RecipeDefaults {
-  std::int64_t epochs = 1;
-  std::int64_t batch_size = 64;
-  std::int64_t eval_batch_size = 64;
-  double lr = 1e-3;
-  std::string head = "log-softmax";
-  bool normalize = true;
-};
-
-// Those of basicnet, unless `name` is convnet.
-inline RecipeDefaults recipe_defaults(std::string_view name) {
-  if (name != "convnet") return {};
-  return {.epochs = 3,
-          .batch_size = 32,
-          .eval_batch_size = 32,
-          .lr = 1e-4,
-          .head = "logits",
-          .normalize = false};
-}
 
 // The largest channel multiplier: BasicNet has 4.9 billion parameters then.
 inline constexpr std::int64_t kLargestWidth = 64;
@@ -57,15 +35,16 @@ struct RecipeOptions {
   std::int64_t width = 1;  // channel multiplier; 1 to kLargestWidth
 };
 
-// `options`, with the recipe's defaults where the user chose nothing.
+// `options`, with the recipe's defaults where the user chose nothing: those of basicnet, unless the
+// name is convnet. Recipe has the rest.
 inline RecipeOptions with_defaults(RecipeOptions options) {
-  const auto defaults = recipe_defaults(options.name);
-  options.epochs = options.epochs.value_or(defaults.epochs);
-  options.batch_size = options.batch_size.value_or(defaults.batch_size);
-  options.eval_batch_size = options.eval_batch_size.value_or(defaults.eval_batch_size);
-  options.lr = options.lr.value_or(defaults.lr);
-  options.head = options.head.value_or(defaults.head);
-  options.normalize = options.normalize.value_or(defaults.normalize);
+  const bool is_convnet = options.name == "convnet";
+  options.epochs = options.epochs.value_or(is_convnet ? 3 : 1);
+  options.batch_size = options.batch_size.value_or(is_convnet ? 32 : 64);
+  options.eval_batch_size = options.eval_batch_size.value_or(is_convnet ? 32 : 64);
+  options.lr = options.lr.value_or(is_convnet ? 1e-4 : 1e-3);
+  options.head = options.head.value_or(is_convnet ? "logits" : "log-softmax");
+  options.normalize = options.normalize.value_or(!is_convnet);
   return options;
 }
 

@@ -5,9 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cmath>
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -79,11 +76,11 @@ void apply_args_file(Flags& flags, TrainerRunOptions& options, const CommandText
 using Presets = std::vector<std::pair<const char*, std::string>>;
 
 Presets parity_presets(const RecipeOptions& recipe) {
-  const RecipeDefaults defaults = recipe_defaults(recipe.name);
-  return {{"--num-train-epochs", fmt::format("{}", defaults.epochs)},
-          {"--per-device-train-batch-size", fmt::format("{}", defaults.batch_size)},
-          {"--per-device-eval-batch-size", fmt::format("{}", defaults.eval_batch_size)},
-          {"--learning-rate", fmt::format("{}", defaults.lr)},
+  const auto defaults = with_defaults({.name = recipe.name});
+  return {{"--num-train-epochs", fmt::format("{}", *defaults.epochs)},
+          {"--per-device-train-batch-size", fmt::format("{}", *defaults.batch_size)},
+          {"--per-device-eval-batch-size", fmt::format("{}", *defaults.eval_batch_size)},
+          {"--learning-rate", fmt::format("{}", *defaults.lr)},
           {"--lr-scheduler-type", "constant"},
           {"--max-grad-norm", "0"},
           {"--accelerator-config", R"({"split_batches": true, "even_batches": false})"},

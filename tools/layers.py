@@ -20,8 +20,8 @@ from pathlib import Path, PurePosixPath
 
 # Of mnist/, the files that do without torch: a program forks after it has read its command line.
 TORCH_FREE = {"accelerated_command_line", "accelerated_main", "accelerated_options", "command_line",
-              "command_line_parts", "flags", "main", "options", "processes", "recipe_options",
-              "trainer_flags"}
+              "command_line_parts", "flags", "main", "named_files", "option_tables", "options",
+              "processes", "recipe_options", "trainer_flags"}
 
 # Headers of comm/ show no c10d types, except the one that hands the group to parallel/ and the one
 # for backends.

@@ -21,8 +21,6 @@ using enum Effect;
 constexpr double kMostProcesses = kLargestWorldSize;
 constexpr const char* kSteps = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
 
-WrittenJson write_nothing(const OptionColumns& /*row*/, const C& /*config*/) { return nullptr; }
-
 void read_precision(const GivenValue& given, C& config) {
   if (!given.value.is_string()) given.refuse("no, fp16 or bf16", "no is full precision");
   config.mixed_precision = parse_mixed_precision(given.where, given.value.get<std::string>());
@@ -36,17 +34,10 @@ void read_fp16(const GivenValue& given, C& config) {
 }
 
 void read_type(const GivenValue& given, C& config) {
-  constexpr const char* kTypes = "NO, MULTI_CPU or MULTI_GPU";
-  const auto type = text_of(given.value);
-  if (to_lower(type) == "no") {
+  if (to_lower(text_of(given.value)) == "no") {
     config.distributed_type = DistributedType::kNo;
-  } else if (type == "MULTI_CPU" || type == "MULTI_GPU") {
-    config.distributed_type =
-        type == "MULTI_CPU" ? DistributedType::kMultiCpu : DistributedType::kMultiGpu;
   } else {
-    given.refuse(kTypes, fmt::format("{} is not supported; choose another type: accelerate config "
-                                     "--config_file FILE",
-                                     shortened(type)));
+    read_value(given, config.distributed_type);
   }
 }
 
@@ -78,45 +69,40 @@ void check_dynamo_backend(const GivenValue& given, C& /*config*/) {
 }
 
 // A section for another engine.
-void check_section(const GivenValue& given, C& /*config*/) {
-  const auto& value = given.value;
+void check_section(const std::string& where, const nlohmann::json& value) {
   if (value.empty() || value == "") return;
   throw UsageError::conflict(
-      given.where,
+      where,
       value.is_object() ? fmt::format("not supported, and holds {}", shortened(value.begin().key()))
                         : "not supported, and not empty",
       "empty it or remove it; plain data parallel training needs none of it");
 }
-void check_tpu(const GivenValue& given, C& config) {
+void check_tpu(const GivenValue& given, C& /*config*/) {
   bool is_on = false;
   read_value(given, is_on);
-  if (is_on) check_section(given, config);
+  if (is_on) check_section(given.where, given.value);
 }
 
 // Python accepts the key with and without the prefix.
 void check_dynamo_config(const GivenValue& given, C& config) {
-  if (!given.value.is_object()) return check_section(given, config);
+  if (!given.value.is_object()) return check_section(given.where, given.value);
   for (const auto& [key, value] : given.value.items()) {
     if (key != "dynamo_backend" && key != "backend") continue;
     check_dynamo_backend({given.row, given.where + "." + key, value, given.standard}, config);
   }
 }
 
-void ignore(const GivenValue& /*given*/, C& /*config*/) {}
+WrittenJson write_nothing(const OptionColumns& /*row*/, const C& /*config*/) { return nullptr; }
 
-constexpr Option<C> other(const char* name, void (*read)(const GivenValue&, C&)) {
-  return {{kOwn, name, "true|false", ""}, read, write_nothing};
+// A key that sets nothing.
+constexpr Option<C> other(const char* name, ReadOption<C> read, const char* variable = nullptr) {
+  return option<C>(kOwn, name, "true|false", "", read, write_nothing, {.variable = variable});
 }
 
-// The keys of a file.
+// The keys of a file, and their variables.
 constexpr Option<C> kKeys[] = {
-    {{kTogether,
-      "mixed_precision",
-      "no|fp16|bf16",
-      "precision",
-      {.variable = "ACCELERATE_MIXED_PRECISION"}},
-     read_precision,
-     write_nothing},
+    option<&C::mixed_precision>(kTogether, "mixed_precision", "no|bf16|fp16", "precision",
+                                read_precision, {.variable = "ACCELERATE_MIXED_PRECISION"}),
     other("fp16", read_fp16),
     option<&C::use_cpu>(kOwn, "use_cpu", "true|false", "use the CPU even if GPUs are present",
                         {.variable = "ACCELERATE_USE_CPU"}),
@@ -124,10 +110,10 @@ constexpr Option<C> kKeys[] = {
                       {.variable = "ACCELERATE_DEBUG_MODE"}),
     option<&C::cpu_affinity>(kOwn, "enable_cpu_affinity", "true|false", "without effect",
                              {.variable = "ACCELERATE_CPU_AFFINITY"}),
-    other("distributed_type", read_type),
-    {{kOwn, "num_processes", "N", "processes of all machines", {1.0, kMostProcesses}},
-     read_num_processes,
-     write_nothing},
+    option<&C::distributed_type>(kOwn, "distributed_type", "NO|MULTI_CPU|MULTI_GPU",
+                                 "kind of processes", read_type),
+    option<&C::num_processes>(kOwn, "num_processes", "N", "processes of all machines",
+                              read_num_processes, {1.0, kMostProcesses}),
     option<&C::num_machines>(kOwn, "num_machines", "N", "number of machines",
                              {1.0, kMostProcesses}),
     option<&C::machine_rank>(kOwn, "machine_rank", "N", "number of this machine, from 0",
@@ -135,28 +121,11 @@ constexpr Option<C> kKeys[] = {
     option<&C::main_process_ip>(kOwn, "main_process_ip", "HOST", "address of machine 0"),
     option<&C::main_process_port>(kOwn, "main_process_port", "N", "its port; 0 picks a free one",
                                   {0.0, 65535.0}),
-    other("gpu_ids", read_gpu_ids),
+    option<&C::gpu_ids>(kOwn, "gpu_ids", "IDS", "all, or numbers", read_gpu_ids),
     other("compute_environment", check_environment),
-    other("dynamo_backend", check_dynamo_backend),
+    other("dynamo_backend", check_dynamo_backend, "ACCELERATE_DYNAMO_BACKEND"),
     other("dynamo_config", check_dynamo_config),
     other("tpu_use_cluster", check_tpu),
-    other("command_file", check_section),
-    other("commands", check_section),
-    other("deepspeed_config", check_section),
-    other("fp8_config", check_section),
-    other("fsdp_config", check_section),
-    other("megatron_lm_config", check_section),
-    other("mpirun_config", check_section),
-    other("parallelism_config", check_section),
-    other("tpu_env", check_section),
-    other("tpu_name", check_section),
-    other("tpu_vm", check_section),
-    other("tpu_zone", check_section),
-    other("downcast_bf16", ignore),
-    other("main_training_function", ignore),
-    other("rdzv_backend", ignore),
-    other("same_network", ignore),
-    other("tpu_use_sudo", ignore),
 };
 // What has only a variable.
 constexpr Option<C> kVariables[] = {
@@ -167,10 +136,18 @@ constexpr Option<C> kVariables[] = {
                        {.variable = "ACCELERATE_TORCH_DEVICE"}),
     option<&C::fork_launched>(kOwn, "fork_launched", "true|false", "started by notebook_launcher",
                               {.variable = "FORK_LAUNCHED"}),
-    {{kOwn, "dynamo_backend", "", "", {.variable = "ACCELERATE_DYNAMO_BACKEND"}},
-     check_dynamo_backend,
-     write_nothing},
 };
+// Of other engines.
+constexpr std::string_view kSections[] = {
+    "command_file", "commands",           "deepspeed_config", "fp8_config",
+    "fsdp_config",  "megatron_lm_config", "mpirun_config",    "parallelism_config",
+    "tpu_env",      "tpu_name",           "tpu_vm",           "tpu_zone"};
+constexpr std::string_view kIgnored[] = {"downcast_bf16", "main_training_function", "rdzv_backend",
+                                         "same_network", "tpu_use_sudo"};
+
+bool contains(std::span<const std::string_view> names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
 
 UsageError unknown_key(const YamlNode& root, const std::string& where, const YamlNode& entry,
                        const std::string& name) {
@@ -196,9 +173,14 @@ void read_keys(const YamlNode& root, const std::string& name, C& config) {
       if ((entry.key == "distributed_type") != is_type) continue;
       const auto where = fmt::format("{}:{}: {}", name, entry.line, shortened(entry.key));
       const auto* const row = find_option(kKeys, entry.key);
-      if (row == nullptr) throw unknown_key(root, where, entry, name);
-      if (entry.kind == YamlNode::Kind::kNull) continue;
-      if (entry.key == "fp16" && has("mixed_precision")) continue;
+      const bool is_section = contains(kSections, entry.key);
+      const bool is_ignored = contains(kIgnored, entry.key);
+      if (row == nullptr && !is_section && !is_ignored) {
+        throw unknown_key(root, where, entry, name);
+      }
+      if (is_section) check_section(where, json_of(entry));
+      const bool is_old = entry.key == "fp16" && has("mixed_precision");
+      if (row == nullptr || is_old || entry.kind == YamlNode::Kind::kNull) continue;
       const bool is_octal = row->value == "N" && entry.text.size() > 1 && entry.text[0] == '0';
       row->read(config, where, is_octal ? nlohmann::json("octal " + entry.text) : json_of(entry));
     }

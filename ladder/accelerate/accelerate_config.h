@@ -76,15 +76,8 @@ void read_config_file(const std::string& path, AccelerateConfig& config);
 // The same for bytes in memory; `name` begins the messages.
 void parse_config_file(std::string_view bytes, const std::string& name, AccelerateConfig& config);
 
-// Reads the variables that `accelerate launch` and users set:
-//
-//   ACCELERATE_MIXED_PRECISION              no, fp16, bf16
-//   ACCELERATE_GRADIENT_ACCUMULATION_STEPS  a whole number
-//   ACCELERATE_USE_CPU                      a flag; the launcher sets it for a single process only
-//   ACCELERATE_DEBUG_MODE                   a flag
-//   ACCELERATE_CPU_AFFINITY                 a flag; ignored, with a note
-//   ACCELERATE_TORCH_DEVICE                 a device, such as cuda:1
-//   FORK_LAUNCHED                           a flag; set by Python's notebook_launcher
+// Reads the variables that `accelerate launch` and users set, ACCELERATE_MIXED_PRECISION and so on:
+// a column of the table in accelerate_config.cpp.
 //
 // ACCELERATE_DYNAMO_BACKEND must be "no", and ACCELERATE_USE_DEEPSPEED, _USE_FSDP, _USE_MEGATRON_LM
 // and _USE_PARALLELISM_CONFIG must not be true: this library does not compile or shard models. Rank

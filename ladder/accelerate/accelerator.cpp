@@ -62,7 +62,8 @@ ProcessGroupOptions group_options(AcceleratorOptions options, const AccelerateCo
   options.gradient_accumulation.num_steps = config.gradient_accumulation_steps;
   options.mixed_precision = config.mixed_precision;
   auto settings = settings_of_ranks(settings_of(accelerator_option_table(), options));
-  settings["exact_sums"] = options.exact_sums ? "true" : "false";
+  settings["exact_sums"] =
+      options.exact_sums ? std::to_string(options.exact_sums->micro_batch) : "unset";
   settings.merge(group.settings);
   group.settings = std::move(settings);
   return group;

@@ -10,22 +10,18 @@ using O = AcceleratorOptions;
 using enum Effect;
 
 // fp32 is another name of no.
-void read_precision(const GivenValue& given, O& options) {
-  constexpr std::optional<Precision> kPrecisions[] = {
-      std::nullopt, Precision::kFp32, Precision::kFp32, Precision::kBf16, Precision::kFp16};
-  options.mixed_precision = kPrecisions[choice_of(given)];
-}
-
-WrittenJson write_precision(const OptionColumns& /*row*/, const O& options) {
-  constexpr const char* kNames[] = {"no", "bf16", "fp16"};
-  return options.mixed_precision ? kNames[static_cast<int>(*options.mixed_precision)] : "auto";
+void read_option(const GivenValue& given, O& options) {
+  const bool is_fp32 = given.value == "fp32";
+  read_member<O, &O::mixed_precision>(
+      {given.row, given.where, is_fp32 ? nlohmann::json("no") : given.value, given.standard},
+      options);
 }
 
 constexpr Option<O> kRows[] = {
-    {{kTogether, "mixed_precision", "auto|no|fp32|bf16|fp16",
-      "precision; auto: as set by the launcher or a configuration file, else no"},
-     read_precision,
-     write_precision},
+    option<&O::mixed_precision>(
+        kTogether, "mixed_precision", "auto|no|bf16|fp16",
+        "precision; no = fp32; auto: as set by the launcher or a configuration file, else no",
+        read_option),
     option<&O::gradient_accumulation, &GradientAccumulationPlugin::num_steps>(
         kTraining, "gradient_accumulation_steps", "N", "batches per optimizer step [1]",
         {1.0, kMostBatchesPerStep}),

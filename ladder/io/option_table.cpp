@@ -62,7 +62,8 @@ std::size_t choice_of(const GivenValue& given) {
   }
   const auto name = given.value.get<std::string>();
   require_one_of(given.where, name, names);
-  return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin());
+  return static_cast<std::size_t>(std::ranges::find(names, name) - names.begin()) -
+         has_auto(given.row);
 }
 
 void require_one_of(const std::string& where, const std::string& name, const Names& names) {

@@ -59,7 +59,7 @@ struct OptionDetails {
 
 struct OptionColumns {
   Effect effect;           // of another value, between ranks and on a resume
-  std::string_view name;   // of the field: learning_rate; or of the flags, in mnist/: -e,--epochs
+  std::string_view name;   // of the field: learning_rate
   std::string_view value;  // for help: N, X, PATH, NAMES, JSON; no|steps|epoch lists the names of
                            // the values in their order; "" = a flag
   std::string_view help;   // noun phrase
@@ -106,7 +106,9 @@ std::string text_of(const WrittenJson& value);
 // --- Values of the types that a field may have ---
 
 bool is_choice(const OptionColumns& row);
-std::size_t choice_of(const GivenValue& given);  // the number of the name
+// Of an optional choice: auto|fp32|bf16 begins with the name for unset.
+inline bool has_auto(const OptionColumns& row) { return row.value.starts_with("auto|"); }
+std::size_t choice_of(const GivenValue& given);  // the number of the name, without auto
 void require_one_of(const std::string& where, const std::string& name,
                     const std::vector<std::string>& names);
 
@@ -146,7 +148,7 @@ void read_value(const GivenValue& given, Enum& target) {
 
 template <typename Value>
 void read_value(const GivenValue& given, std::optional<Value>& target) {
-  if (given.value == "none") return target.reset();
+  if (given.value == (has_auto(given.row) ? "auto" : "none")) return target.reset();
   Value value{};
   read_value(given, value);
   target = value;
@@ -158,7 +160,7 @@ WrittenJson written(const OptionColumns& row, const Value& value) {
     if (!is_choice(row)) return value;
   }
   if constexpr (std::is_enum_v<Value> || std::is_same_v<Value, bool>) {
-    return split(row.value, '|').at(static_cast<std::size_t>(value));
+    return split(row.value, '|').at(static_cast<std::size_t>(value) + has_auto(row));
   } else if constexpr (std::is_same_v<Value, std::chrono::milliseconds>) {
     return std::chrono::duration_cast<std::chrono::seconds>(value).count();
   } else if constexpr (std::is_same_v<Value, std::string>) {
@@ -169,7 +171,8 @@ WrittenJson written(const OptionColumns& row, const Value& value) {
 }
 template <typename Value>
 WrittenJson written(const OptionColumns& row, const std::optional<Value>& value) {
-  return value ? written(row, *value) : WrittenJson();
+  if (value) return written(row, *value);
+  return has_auto(row) ? WrittenJson("auto") : WrittenJson();
 }
 
 // --- Rows ---
@@ -197,6 +200,11 @@ WrittenJson write_member(const OptionColumns& row, const S& options) {
   return written(row, (options.*....*kMembers));
 }
 
+template <typename S>
+using ReadOption = void (*)(const GivenValue& given, S& options);
+template <typename S>
+using WriteOption = WrittenJson (*)(const OptionColumns& row, const S& options);
+
 // The row of a member, or of a member of a member: option<&A::b, &B::c>.
 template <auto kFirst, auto... kRest>
 constexpr auto option(Effect effect, std::string_view name, std::string_view value,
@@ -205,6 +213,19 @@ constexpr auto option(Effect effect, std::string_view name, std::string_view val
   return Option<S>{{effect, name, value, help, details},
                    read_member<S, kFirst, kRest...>,
                    write_member<S, kFirst, kRest...>};
+}
+
+// The same, with a form of its own.
+template <auto kMember, typename S = decltype(struct_of(kMember))>
+constexpr Option<S> option(Effect effect, std::string_view name, std::string_view value,
+                           std::string_view help, ReadOption<S> read, OptionDetails details = {}) {
+  return {{effect, name, value, help, details}, read, write_member<S, kMember>};
+}
+template <typename S>
+constexpr Option<S> option(Effect effect, std::string_view name, std::string_view value,
+                           std::string_view help, ReadOption<S> read, WriteOption<S> write,
+                           OptionDetails details = {}) {
+  return {{effect, name, value, help, details}, read, write};
 }
 
 // --- Tables: arrays or spans of rows ---

@@ -59,9 +59,7 @@ void add_entry(std::vector<ArgumentEntry>& entries, const std::string& place,
 }
 
 [[noreturn]] void refuse_unknown(const ArgumentEntry& entry) {
-  std::vector<std::string> names;
-  for (const auto& row : training_argument_table()) names.emplace_back(row.name);
-  const std::string nearest = nearest_name(entry.name, names);
+  const auto nearest = nearest_name(entry.name, option_names(training_argument_table()));
   throw UsageError::conflict(entry.where, "no such training argument",
                              nearest.empty() ? "see the fields of TrainingArguments"
                                              : fmt::format("did you mean {}?", nearest));

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
 #include <ranges>
 #include <utility>
@@ -151,18 +150,17 @@ using enum Effect;
 constexpr const char* kOwnFiles = "*_results.json|checkpoint-*|runs/*";
 
 constexpr TrainingArgument kRows[] = {
-    {{kFolder,
-      "output_dir",
-      "FOLDER",
-      "folder of checkpoints and results; empty in a file = write nothing",
-      {.role = PathRole::kFolder, .files = kOwnFiles}},
-     read_member<T, &T::output_dir>,
-     [](const OptionColumns&, const T& arguments) -> WrittenJson { return arguments.output_dir; }},
+    option<T>(kFolder, "output_dir", "FOLDER",
+              "folder of checkpoints and results; empty in a file = write nothing",
+              read_member<T, &T::output_dir>,
+              [](const OptionColumns&, const T& arguments) -> WrittenJson {
+                return arguments.output_dir;
+              },
+              {.role = PathRole::kFolder, .files = kOwnFiles}),
     option<&T::run_name>(kOwn, "run_name", "NAME",
                          "run name for trackers [last part of output_dir]"),
-    {{kOwn, "report_to", "NAMES", "trackers: jsonl,csv,tensorboard, all or none"},
-     read_report_to,
-     write_member<T, &T::report_to>},
+    option<&T::report_to>(kOwn, "report_to", "NAMES",
+                          "trackers: jsonl,csv,tensorboard, all or none", read_report_to),
 
     option<&T::num_train_epochs>(kTraining, "num_train_epochs", "X", "training epochs",
                                  kEpochsOrSteps),
@@ -176,10 +174,8 @@ constexpr TrainingArgument kRows[] = {
                                             "batches per optimizer step",
                                             {1.0, kMostBatchesPerStep}),
 
-    {{kTraining, "optim", "adamw_torch_fused|adam|sgd|adagrad|rmsprop",
-      "optimizer; adamw_torch is the same as adamw_torch_fused"},
-     read_optimizer,
-     write_member<T, &T::optim>},
+    option<&T::optim>(kTraining, "optim", "adamw_torch_fused|adam|sgd|adagrad|rmsprop",
+                      "optimizer; adamw_torch is the same as adamw_torch_fused", read_optimizer),
     option<&T::learning_rate>(kOptimizer, "learning_rate", "X", "peak learning rate", kNotNegative),
     option<&T::weight_decay>(kOptimizer, "weight_decay", "X",
                              "weight decay, except for biases and LayerNorm", kNotNegative),
@@ -197,9 +193,8 @@ constexpr TrainingArgument kRows[] = {
         "linear|cosine|cosine_with_restarts|polynomial|constant|constant_with_warmup|"
         "inverse_sqrt|reduce_lr_on_plateau",
         "learning-rate schedule"),
-    {{kTraining, "lr_scheduler_kwargs", "JSON", "settings of the schedule"},
-     read_scheduler_kwargs,
-     write_scheduler_kwargs},
+    option<T>(kTraining, "lr_scheduler_kwargs", "JSON", "settings of the schedule",
+              read_scheduler_kwargs, write_scheduler_kwargs),
     option<&T::warmup_steps>(kTraining, "warmup_steps", "X",
                              "warm-up steps; below 1: fraction of all steps", kEpochsOrSteps),
     option<&T::warmup_ratio>(kTraining, "warmup_ratio", "X", "deprecated: warmup_steps below 1",
@@ -243,13 +238,10 @@ constexpr TrainingArgument kRows[] = {
                                       "metric of the best checkpoint, such as accuracy [loss]"),
     flag<&T::greater_is_better>(kTogether, "greater_is_better",
                                 "direction of that metric [true unless it ends in loss]"),
-    {{kFolder,
-      "resume_from_checkpoint",
-      "PATH|auto",
-      "checkpoint to resume from [the last in output_dir]; auto: the newest whole one, if any",
-      {.role = PathRole::kFolder, .alone = "true"}},
-     read_resume,
-     write_member<T, &T::resume_from_checkpoint>},
+    option<&T::resume_from_checkpoint>(
+        kFolder, "resume_from_checkpoint", "PATH|auto",
+        "checkpoint to resume from [the last in output_dir]; auto: the newest whole one, if any",
+        read_resume, {.role = PathRole::kFolder, .alone = "true"}),
     flag<&T::ignore_data_skip>(kTogether, "ignore_data_skip",
                                "resume from the first batch of the epoch"),
     flag<&T::restore_callback_states_from_checkpoint>(
@@ -268,7 +260,7 @@ constexpr TrainingArgument kRows[] = {
                                    "omission of the incomplete last batch of an epoch"),
     option<&T::label_names>(kTraining, "label_names", "NAMES", "inputs that are labels"),
 
-    {{kOwn, kBackendRow, "", ""}, read_backend, write_member<T, &T::ddp_backend>},
+    option<&T::ddp_backend>(kOwn, kBackendRow, "", "", read_backend),
     flag<&T::ddp_find_unused_parameters>(kTraining, "ddp_find_unused_parameters",
                                          "parameters without gradient allowed"),
     option<&T::ddp_bucket_cap_mb>(kTraining, "ddp_bucket_cap_mb", "N",
@@ -277,9 +269,9 @@ constexpr TrainingArgument kRows[] = {
                                     "buffers of rank 0 on all ranks"),
     option<&T::ddp_timeout>(kOwn, "ddp_timeout", "N", "timeout of collectives in seconds",
                             {1.0, 604'800.0}),
-    {{kTraining, "accelerator_config", "JSON", "split_batches, even_batches, dispatch_batches"},
-     read_accelerator_config,
-     write_accelerator_config},
+    option<T>(kTraining, "accelerator_config", "JSON",
+              "split_batches, even_batches, dispatch_batches", read_accelerator_config,
+              write_accelerator_config),
     flag<&T::use_cpu>(kOwn, "use_cpu", "CPU even if GPUs are present"),
     option<&T::sums>(kWeights, "sums", "fast|exact",
                      "sums of gradients; exact: the same weights on any number of ranks"),

@@ -61,15 +61,10 @@ using O = TrainerOptions;
 bool has_optimizer(const O& o) { return o.optimizers.optimizer != nullptr; }
 
 constexpr Rule<O> kRules[] = {
-    {"Trainer", [](const O& o) { return o.model && o.model_init; }, "model and model_init",
-     "set either model or model_init"},
-    {"Trainer", [](const O& o) { return !o.model && !o.model_init; }, "no model",
-     "set either model or model_init"},
-    {"Trainer", [](const O& o) { return has_optimizer(o) && !o.model; },
-     "optimizers and model_init",
-     "an optimizer in optimizers needs a model, and excludes optimizer_init"},
-    {"Trainer", [](const O& o) { return has_optimizer(o) && o.optimizer_init; },
-     "optimizers and optimizer_init",
+    {"Trainer", [](const O& o) { return bool(o.model) == bool(o.model_init); },
+     "expected one of model and model_init, got both or none", "set either model or model_init"},
+    {"Trainer", [](const O& o) { return has_optimizer(o) && (!o.model || o.optimizer_init); },
+     "optimizers and optimizer_init, or optimizers and model_init",
      "an optimizer in optimizers needs a model, and excludes optimizer_init"},
     {"Trainer",
      [](const O& o) { return o.optimizers.lr_scheduler != nullptr && !has_optimizer(o); },

@@ -61,8 +61,7 @@ Parser hparams() {
 }
 
 std::vector<std::string> argument_names() {
-  std::vector<std::string> names;
-  for (const auto& row : training_argument_table()) names.emplace_back(row.name);
+  auto names = option_names(training_argument_table());
   for (const auto& row : unsupported_argument_table()) names.emplace_back(row.name);
   return names;
 }

@@ -127,16 +127,11 @@ TEST(TrainingArguments, EachRefusesWhatItsRowExcludes) {
 
 TEST(TrainingArguments, RefusesValuesOfAnotherKindByName) {
   for (const auto& [json, text] : std::vector<std::pair<std::string, std::string>>{
-           {R"("seed": -1)", "a whole number >= 0, got '-1'; hint: the default is 42"},
            {R"("max_steps": 18446744073709551615)", "a whole number, got '18446744073709551615'"},
            {R"("learning_rate": null)", "a number >= 0, got 'null'; hint: the default is 5e-05"},
            {R"("save_total_limit": 0)", "a whole number >= 1, got '0'; hint: leave it unset for"},
-           {R"("label_names": [1, 2])", "a text"},
            {R"("eval_strategy": "epochs")", "did you mean epoch?"},
-           {R"("optim": null)", "one of adamw_torch"},
            {R"("report_to": ["wandb"])", "one of jsonl"},
-           {R"("ddp_backend": "mpi")", "one of gloo"},
-           {R"("resume_from_checkpoint": "no")", "a path, got 'no'; hint: omit it, or write ./no"},
            {R"("accelerator_config": {"split_batch": true})", "did you mean split_batches?"},
            {R"("accelerator_config": "{split")", "a JSON object"},
            {R"("lr_scheduler_kwargs": ")" + std::string(100'000, '[') + '"', "a JSON object"}}) {
@@ -362,8 +357,6 @@ TEST(ResolveTrainingArguments, RefusesNumbersOutsideTheirRangeByName) {
                            "micro_batch", "gradient_accumulation_steps"}) {
     EXPECT_LE(find_argument(name)->details.most, 1e7) << name;
   }
-  EXPECT_ERROR(resolved({.learning_rate = NAN}), UsageError,
-               "learning_rate: expected a number >= 0");
 }
 
 TEST(ResolveTrainingArguments, RefusesWhatContradictsItself) {
