@@ -13,6 +13,7 @@
 #include <span>
 #include <sstream>
 
+#include "ladder/comm/errors.h"
 #include "ladder/comm/run_together.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
@@ -83,11 +84,6 @@ std::set<std::size_t> parts_of_each_rank(const CheckpointParts& parts, const Pro
   return found;
 }
 
-// "ranks 1, 3"
-std::string ranks_text(const std::vector<std::size_t>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
-}
-
 DistributedError not_shared(std::string_view operation, const std::string& path,
                             const std::string& expected, const std::string& got) {
   return DistributedError::ranks_disagree(fmt::format("{}: {}", operation, path), expected, got,
@@ -105,18 +101,19 @@ struct Found {
 };
 
 void require_same_checkpoint(const std::string& path, const std::vector<Found>& found) {
-  std::vector<std::size_t> other;
-  std::vector<std::size_t> none;
+  std::vector<int> other;
+  std::vector<int> none;
   for (std::size_t rank = 0; rank < found.size(); ++rank) {
     const bool is_there = !found[rank].manifest_sha256.empty();
     if (is_there && found[rank].manifest_sha256 == found[0].manifest_sha256) continue;
     if (is_there && found[0].manifest_sha256.empty()) continue;
-    (is_there ? other : none).push_back(rank);
+    (is_there ? other : none).push_back(static_cast<int>(rank));
   }
   std::vector<std::string> got;
   if (!other.empty()) got.push_back("another one on " + ranks_text(other));
   if (!none.empty()) {
-    got.push_back(fmt::format("none on {} ({})", ranks_text(none), found[none.front()].error));
+    got.push_back(fmt::format("none on {} ({})", ranks_text(none),
+                              found.at(static_cast<std::size_t>(none.front())).error));
   }
   if (got.empty()) return;
   throw not_shared("load_state", path, "the checkpoint of rank 0 on all ranks",
@@ -142,14 +139,14 @@ CheckpointManifest merged(const std::string& path, const std::optional<Checkpoin
     lines += fmt::format("\n{} {} {}", name, digest.bytes, digest.sha256);
   }
   CheckpointManifest all;
-  std::vector<std::size_t> without;
+  std::vector<int> without;
   const auto of_ranks = all_gather_text(lines, group);
   for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
     std::istringstream stream(of_ranks[rank]);
     std::string name;
     FileDigest digest;
     stream >> name;
-    if (name == "none") without.push_back(rank);
+    if (name == "none") without.push_back(static_cast<int>(rank));
     while (stream >> name >> digest.bytes >> digest.sha256) all[name] = digest;
   }
   if (without.empty()) return all;

@@ -101,7 +101,7 @@ void read_scheduler_kwargs(const GivenValue& given, T& arguments) {
   for (const auto& item : object.items()) {
     item.value() = typed(fmt::format("{}.{}", given.where, item.key()), item.value());
   }
-  arguments.lr_scheduler_kwargs = object.dump(-1, ' ', false, Json::error_handler_t::replace);
+  arguments.lr_scheduler_kwargs = json_text(object);
 }
 
 WrittenJson write_scheduler_kwargs(const OptionColumns& row, const T& arguments) {
