@@ -131,7 +131,7 @@ def test_data_parallel_and_accelerator_end_with_those_weights(folder: Path) -> N
 
 def test_a_program_has_the_sources_that_add_themselves(folder: Path) -> None:
     """No other source calls them: the package names them to the linker."""
-    assert b"ladder_shared_memory" in (folder / "build" / "examples" / "ddp").read_bytes()
+    assert b"ladder_shared_memory_backend" in (folder / "build" / "examples" / "ddp").read_bytes()
     if FULL:
         checks = folder / "build" / "checks" / "checks"
         assert lines_of(checks, "backend", *FEW, "--nprocs", 2) == ["shm"]
