@@ -141,7 +141,7 @@ TEST(ConfigFile, RefusesWhatItDoesNotKnowByLineAndName) {
                "f.yaml: expected the key distributed_type, not set");
   for (const char* type : {"FSDP", "multi_gpu"}) {
     EXPECT_ERROR(parse("distributed_type: " + std::string(type)), UsageError,
-                 "f.yaml:1: distributed_type: expected NO, MULTI_CPU or MULTI_GPU, got '");
+                 "f.yaml:1: distributed_type: expected one of NO, MULTI_CPU, MULTI_GPU, got '");
   }
 }
 
