@@ -88,7 +88,7 @@ void read_value(const GivenValue& given, double& target) {
   if (given.value.is_number()) number = given.value.get<double>();
   if (given.value.is_string()) number = parse_number<double>(given.value.get<std::string>());
   if (!number || !std::isfinite(*number) || !is_in_range(given.row.details, *number)) {
-    given.refuse_number(false, kInfinity);
+    given.refuse_number(false, kNoLimit);
   }
   target = *number;
 }

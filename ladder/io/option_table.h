@@ -44,12 +44,12 @@ using WrittenJson = nlohmann::ordered_json;
 // What a run does with the path in an option; see require_distinct_paths.
 enum class PathRole { kNone, kRead, kWritten, kFolder };
 
-inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 // The columns that only some options need.
 struct OptionDetails {
-  double least = -kInfinity;  // of a number
-  double most = kInfinity;
+  double least = -kNoLimit;  // of a number
+  double most = kNoLimit;
   bool below = false;               // `most` itself is outside
   PathRole role = PathRole::kNone;  // of a path
   const char* files = "*";         // of a folder: what the run has there, as a pattern of the shell
@@ -135,7 +135,7 @@ void read_value(const GivenValue& given, Number& target) {
   }
   if (!number || !is_in_range(given.row.details, static_cast<double>(*number))) {
     constexpr auto kLargest = static_cast<double>(std::numeric_limits<Number>::max());
-    given.refuse_number(true, sizeof(Number) < 8 ? kLargest : kInfinity);
+    given.refuse_number(true, sizeof(Number) < 8 ? kLargest : kNoLimit);
   }
   target = *number;
 }
