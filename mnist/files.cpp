@@ -146,10 +146,6 @@ void check_shapes(const Files& files, const std::string& images_path,
   }
 }
 
-std::string unknown_set(std::string_view kind, const std::string& sha256) {
-  return fmt::format("unknown set (sha256 of {} {}…)", kind, sha256.substr(0, 12));
-}
-
 }  // namespace
 
 std::vector<std::string> paths_of(const std::string& root, Split split, std::string_view kind) {
@@ -186,14 +182,11 @@ Files read_files(const std::string& root, Split split) {
   files.labels = parse_idx_labels(std::move(labels.bytes), labels_path);
   check_shapes(files, images_path, labels_path);
 
-  const bool are_images = known.images.is(images.file_sha256);
-  files.known = are_images && known.labels.is(labels.file_sha256);
-  if (files.known) {
-    files.description = fmt::format("MNIST {}, {} images", known.name, files.images.count);
-  } else {
-    files.description = are_images ? unknown_set("labels", labels.file_sha256)
-                                   : unknown_set("images", images.file_sha256);
-  }
+  files.known = known.images.is(images.file_sha256) && known.labels.is(labels.file_sha256);
+  files.description = files.known
+                          ? fmt::format("MNIST {}, {} images", known.name, files.images.count)
+                          : fmt::format("unknown set (sha256 of images {:.12}…, of labels {:.12}…)",
+                                        images.file_sha256, labels.file_sha256);
   return files;
 }
 

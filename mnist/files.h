@@ -44,7 +44,7 @@ struct Files {
 //
 // Their SHA-256 decides whether they are the originals. Others of the same format, such as
 // Fashion-MNIST, are read as well: `known` is then false and `description` contains the
-// digest, so that the record of a run cannot confuse two sets.
+// digests of both, so that ranks, a resume and the record of a run cannot confuse two sets.
 //
 // Throws DataError (exit code 3) if a file is missing or damaged, the images are not
 // 28 x 28, or there are not as many labels as images.

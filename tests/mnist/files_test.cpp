@@ -183,13 +183,13 @@ TEST(Files, OtherSetsOfTheSameFormatAreUnknown) {
   };
   link("images-idx3-ubyte.gz", "train-");
   link("labels-idx1-ubyte.gz", "train-");
-  expect_unknown(folder, Split::kTrain, "images 8d422c7b0a1c");
+  expect_unknown(folder, Split::kTrain, "images 8d422c7b0a1c…, of labels f7ae60f92e00");
   link("images-idx3-ubyte.gz", "t10k-");
   write(folder, "t10k-labels-idx1-ubyte", idx_labels_file(Bytes(10'000)));
-  expect_unknown(folder, Split::kTest, "labels fce4e2f69df0");
+  expect_unknown(folder, Split::kTest, "images 8d422c7b0a1c…, of labels fce4e2f69df0");
   const TemporaryFolder own;
   write_train(own, idx_images_file(2, 28, 28), idx_labels_file({7, 3}));
-  expect_unknown(own, Split::kTrain, "images f53a5c8908b0");
+  expect_unknown(own, Split::kTrain, "images f53a5c8908b0…, of labels 0");
   EXPECT_EQ(read_files(own.path(), Split::kTrain).images.count, 2);
   EXPECT_EQ(read_files(own.path(), Split::kTrain).labels.labels, (Bytes{7, 3}));
 }
