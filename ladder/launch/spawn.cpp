@@ -45,7 +45,11 @@ void set_environment(int rank, int world_size, const ListeningSocket& store) {
   for (const char* name : {"WORLD_SIZE", "LOCAL_WORLD_SIZE"}) set(name, std::to_string(world_size));
   set("MASTER_ADDR", "127.0.0.1");
   set("MASTER_PORT", std::to_string(store.port()));
-  ::unsetenv("LADDER_LISTEN_FD");
+  // Those of the caller's environment, if torchrun or another spawn has once started its shell.
+  for (const char* name : {"LADDER_LISTEN_FD", "TORCHELASTIC_USE_AGENT_STORE",
+                           "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"}) {
+    ::unsetenv(name);
+  }
   if (rank == 0) set("LADDER_LISTEN_FD", std::to_string(store.fd()));
 }
 

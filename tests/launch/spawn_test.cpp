@@ -215,15 +215,24 @@ class Spawn : public testing::Test {
 
 TEST_F(Spawn, SetsRankAndWorldSizeOfEachRank) {
   setenv("LADDER_LISTEN_FD", "77", 1);
+  setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+  setenv("TORCHELASTIC_RESTART_COUNT", "2", 1);
   spawn(
       [&](int rank) {
         pipe_.put(std::to_string(rank) + " " + variable("RANK") + " " + variable("LOCAL_RANK") +
                   " " + variable("WORLD_SIZE") + " " + variable("LOCAL_WORLD_SIZE") + " " +
                   variable("MASTER_ADDR") + (variable("LADDER_LISTEN_FD") == "-" ? "" : " fd") +
+                  (variable("TORCHELASTIC_USE_AGENT_STORE") == "-" &&
+                           variable("TORCHELASTIC_RESTART_COUNT") == "-"
+                       ? ""
+                       : " torchrun's") +
                   "\n");
       },
       options(3));
-  unsetenv("LADDER_LISTEN_FD");
+  for (const char* name :
+       {"LADDER_LISTEN_FD", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"}) {
+    unsetenv(name);
+  }
   EXPECT_EQ(lines_of(pipe_.all()),
             (std::set<std::string>{"0 0 0 3 3 127.0.0.1 fd", "1 1 1 3 3 127.0.0.1",
                                    "2 2 2 3 3 127.0.0.1"}));
