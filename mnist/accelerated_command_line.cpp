@@ -214,6 +214,13 @@ void complete(AcceleratedOptions& options, const Flags& flags, const CommandText
   options.exact = options.exact_options();
   options.accelerator.exact_sums = options.exact;
   complete_all(options, flags);
+  // A resume compares what the run has done.
+  const auto& own = options.accelerator.gradient_accumulation.num_steps;
+  const int steps = accelerate_config(options.accelerator).gradient_accumulation_steps;
+  for (auto& setting : options.monitor.settings) {
+    if (setting.name != "--gradient-accumulation-steps" || steps == own.value_or(1)) continue;
+    setting.value = fmt::format("{}", steps);
+  }
 }
 
 void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts& texts) {

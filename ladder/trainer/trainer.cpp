@@ -108,6 +108,11 @@ Metrics accuracy(const EvalPrediction& prediction) {
 Trainer::Trainer(TrainerOptions options)
     : options_(checked(std::move(options))),
       accelerator_(accelerator_options(options_.accelerator, args_), accelerator_handlers(args_)) {
+  // As the environment and the configuration file decide too: what a checkpoint keeps, and a resume
+  // compares.
+  options_.args.gradient_accumulation_steps = accelerator_.gradient_accumulation_steps();
+  options_.args.fp16 = accelerator_.mixed_precision() == Precision::kFp16;
+  options_.args.bf16 = accelerator_.mixed_precision() == Precision::kBf16;
   set_seed(args_.seed);  // before the weights are drawn
   model_ = options_.model ? options_.model : options_.model_init();
   choose_determinism(args_, accelerator_.device());

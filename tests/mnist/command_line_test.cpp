@@ -330,6 +330,10 @@ TEST(CommandLine, RanksCompareWhatDefinesTheRun) {
   const auto accelerated = options<AcceleratedOptions>("--seed 3");
   EXPECT_EQ(accelerated.accelerator.process_group.settings.at("--seed"), "3");
   EXPECT_TRUE(accelerated.process_group.settings.contains("--total-limit"));
+  setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4", 1);
+  const auto accumulates = options<AcceleratedOptions>("--gradient-accumulation-steps 2");
+  unsetenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
+  EXPECT_EQ(settings_to_json(accumulates.monitor.settings)["--gradient-accumulation-steps"], "4");
   const auto trainer = options<TrainerRunOptions>("");
   EXPECT_TRUE(trainer.process_group.settings.contains("--save-total-limit"));
 }

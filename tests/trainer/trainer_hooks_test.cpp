@@ -289,6 +289,17 @@ TEST(TrainerCallbacks, MayEndEpochsEarlyAndATrainingResumesAnywhere) {
   }
 }
 
+TEST(TrainerCallbacks, ACheckpointHasTheAccumulationAndPrecisionOfTheEnvironment) {
+  setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "2", 1);
+  setenv("ACCELERATE_MIXED_PRECISION", "bf16", 1);
+  const Trainer trainer(plain_options());
+  unsetenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS");
+  unsetenv("ACCELERATE_MIXED_PRECISION");
+  EXPECT_EQ(trainer.args().gradient_accumulation_steps, 2);
+  EXPECT_TRUE(trainer.args().bf16);
+  EXPECT_FALSE(trainer.args().fp16);
+}
+
 // Two steps, each with an evaluation and a checkpoint. The evaluations have these metrics in turn.
 TrainerOptions evaluating_options(const std::string& folder, std::vector<double> metrics) {
   auto options = options_with({.output_dir = folder,
