@@ -301,6 +301,7 @@ class Trainer {
   void print_lines(const std::vector<std::string>& lines) const;
   void run_epochs();
   std::int64_t next_epoch() const;
+  void warn_of_other_steps() const;
   // Returns whether its end saved a complete checkpoint. Sets the verdict of its last batch.
   bool run_epoch(std::int64_t epoch, StepObservers& observers, Verdict& verdict);
   // Stops at once after a verdict, except in the last step of an epoch: that ends first.

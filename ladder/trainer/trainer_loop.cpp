@@ -58,6 +58,7 @@ TrainOutput Trainer::train(const std::string& resume_from_checkpoint) {
   print_lines(plan_.banner());
   if (!checkpoint.empty()) {
     print_lines(plan_.resume_lines(state_.global_step, args_.ignore_data_skip));
+    warn_of_other_steps();
   }
   start_trackers();
 
@@ -86,6 +87,18 @@ void Trainer::run_epochs() {
 // Behind the last batch of an epoch it is the next one. Steps do not tell: callbacks end epochs.
 std::int64_t Trainer::next_epoch() const {
   return train_loader_->epoch() + train_loader_->first_batch() / train_loader_->size();
+}
+
+// After batches of another size, or epochs that a callback has ended, steps and epochs disagree.
+void Trainer::warn_of_other_steps() const {
+  const auto batch = train_loader_->first_batch() % train_loader_->size();
+  const auto steps = next_epoch() * plan_.updates + ceil_div(batch, plan_.sizes.accumulation_steps);
+  if (steps == state_.global_step || args_.ignore_data_skip) return;
+  accelerator_.log().warn(fmt::format(
+      "resume: the checkpoint has {} steps before this point of epoch {}, this run would "
+      "have {}: it ends after step {} or epoch {}, whichever is first; hint: max_steps "
+      "sets another number of steps",
+      state_.global_step, next_epoch() + 1, steps, plan_.max_steps, plan_.num_train_epochs));
 }
 
 // The batches per epoch that fast_dev_run and limit_train_batches allow.

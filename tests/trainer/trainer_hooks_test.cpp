@@ -300,6 +300,29 @@ TEST(TrainerCallbacks, ACheckpointHasTheAccumulationAndPrecisionOfTheEnvironment
   EXPECT_FALSE(trainer.args().fp16);
 }
 
+TEST(TrainerCallbacks, AResumeWithOtherBatchesWarnsThatStepsAndEpochsDisagree) {
+  const TemporaryFolder folder;
+  const auto warning_of = [&](int batch_size, const std::string& checkpoint) {
+    testing::internal::CaptureStderr();
+    Trainer(options_with({.output_dir = folder.file("out"),
+                          .num_train_epochs = 2,
+                          .per_device_train_batch_size = batch_size,
+                          .save_strategy = SaveStrategy::kEpoch},
+                         8, 8))
+        .train(checkpoint);
+    const auto messages = testing::internal::GetCapturedStderr();
+    const auto begin = messages.find("warning: resume: ");
+    return begin == std::string::npos ? ""
+                                      : messages.substr(begin, messages.find(';', begin) - begin);
+  };
+  EXPECT_EQ(warning_of(4, ""), "");
+  EXPECT_EQ(warning_of(4, folder.file("out/checkpoint-2")), "");
+  EXPECT_EQ(
+      warning_of(8, folder.file("out/checkpoint-2")),
+      "warning: resume: the checkpoint has 2 steps before this point of epoch 2, this run would "
+      "have 1: it ends after step 2 or epoch 2, whichever is first");
+}
+
 // Two steps, each with an evaluation and a checkpoint. The evaluations have these metrics in turn.
 TrainerOptions evaluating_options(const std::string& folder, std::vector<double> metrics) {
   auto options = options_with({.output_dir = folder,
