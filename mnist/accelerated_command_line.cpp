@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <cstdlib>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -98,10 +99,15 @@ constexpr Rule<AcceleratedOptions> kAcceleratedRules[] = {
 // Flags of the command line take precedence over those of the file.
 void apply_hparams(Flags& flags, const std::string& path) {
   if (path.empty()) return;
+  std::set<std::string> set;
   for (const auto& [name, value] : read_hparams(path)) {
     const std::string flag = "--" + name;
     const auto where = fmt::format("{}: {}", path, name);
     if (!flags.has(flag)) throw flags.unknown_flag(where, flag);
+    if (!set.insert(flags.own_name(flag)).second) {
+      throw UsageError::conflict(where, "sets " + flags.own_name(flag) + " again",
+                                 "keep one of the two");
+    }
     if (flag == "--hparams" || flag == "--help" || flag == "--version" || flag == "--resume") {
       throw UsageError::conflict(where, "is for the command line alone", "omit it in the file");
     }

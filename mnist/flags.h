@@ -94,6 +94,11 @@ class Flags {
 
   bool has(const std::string& flag) const { return app_.get_option_no_throw(flag) != nullptr; }
 
+  // The flag's own name, for any of its names.
+  std::string own_name(const std::string& flag) const {
+    return "--" + app_.get_option(flag)->get_lnames().front();
+  }
+
   // Sets a flag that is not on the command line. `where` begins messages.
   void preset(const std::string& flag, std::string value, const std::string& where) {
     auto* option = app_.get_option(flag);

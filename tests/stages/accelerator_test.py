@@ -81,7 +81,8 @@ def test_the_values_of_a_hparams_file_count_and_the_command_line_wins(tmp_path: 
 
 @pytest.mark.parametrize("line, texts", [
     ("quitet: true", (": quitet: ", "did you mean --quiet?")),
-    ("limit_train: -1", (": ", "--limit-train")), ("quiet: perhaps", (": ", "quiet"))])
+    ("limit_train: -1", (": ", "--limit-train")), ("quiet: perhaps", (": ", "quiet")),
+    ("precision: bf16\nmixed-precision: 'no'", (": mixed-precision: sets --mixed-precision again",))])
 def test_a_bad_line_of_a_hparams_file_is_refused_with_file_and_key(
         tmp_path: Path, line: str, texts: tuple[str, ...]) -> None:
     path = tmp_path / "hparams.yaml"
