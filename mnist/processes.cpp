@@ -74,6 +74,19 @@ void log_notes(const SingleOptions& options, int rank) {
   for (const auto& note : options.notes) log.info(note);
 }
 
+// Stages 0 and 1 are one process. A launcher starts copies.
+void note_copies(SingleOptions& options) {
+  for (const auto& launcher : kLauncherVariables) {
+    const auto rank = environment_variable(launcher.rank);
+    const auto size = environment_variable(launcher.world_size);
+    if (!rank || !size || *size == "1") continue;
+    options.notes.push_back(
+        fmt::format("{}={}, {}={}: each of these processes trains alone, on all images; stages 2 "
+                    "to 6 divide the work",
+                    launcher.rank, *rank, launcher.world_size, *size));
+  }
+}
+
 }  // namespace
 
 void find_launcher(GroupOptions& group, ProcessOptions& processes) {
@@ -96,17 +109,20 @@ void complete_nprocs(const GroupOptions& group, ProcessOptions& processes) {
 
 void choose_processes(SingleOptions& options) {
   show_only_chosen_gpus(options);
+  note_copies(options);
   log_notes(options, /*rank=*/0);
 }
 
 void choose_processes(SpawnedOptions& options) {
-  choose_processes(static_cast<SingleOptions&>(options));
+  show_only_chosen_gpus(options);
+  log_notes(options, /*rank=*/0);
   options.process_group.device = options.device;
   complete_nprocs(options, options);
 }
 
 void choose_processes(LaunchedOptions& options) {
-  choose_processes(static_cast<SingleOptions&>(options));
+  show_only_chosen_gpus(options);
+  log_notes(options, /*rank=*/0);
   options.process_group.device = options.device;
 }
 

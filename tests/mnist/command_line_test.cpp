@@ -830,6 +830,18 @@ TEST_F(RunMainThatSpawnsOrJoins, RefusesWhatOnlyTheOtherWayTakes) {
   expect_refused("--nprocs=2", "--nprocs: the ranks have been started by env; hint: omit");
 }
 
+TEST_F(RunMainThatSpawnsOrJoins, ANoteSaysThatALauncherStartedCopiesOfOneProcess) {
+  const auto note_of = [](const std::string& line) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(main_with<SingleOptions>(line, [](const auto&) {}), 0);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(note_of("stage0_single_gpu"), "");
+  launch("1");
+  EXPECT_EQ(note_of("stage0_single_gpu").find("RANK=1, WORLD_SIZE=2: each of these processes"), 0U);
+  EXPECT_EQ(note_of("stage0_single_gpu --quiet"), "");
+}
+
 class RunMainOfATrainer : public RunMainThatSpawnsOrJoins {
  protected:
   // What it wrote on the standard error.
