@@ -88,7 +88,11 @@ CommandLine<Options> parse_command_line(int argc, const char* const* argv) {
                                is_twice ? "give each flag once" : "--help lists all flags");
   }
   complete(options, flags, texts);
-  require_distinct_files(flags.files());
+  auto files = flags.files();
+  if (options.monitor.fingerprint != 0 && !options.record.metrics.ends_with(".jsonl")) {
+    files.push_back({"--fingerprint", options.record.metrics + ".jsonl", PathRole::kWritten});
+  }
+  require_distinct_files(std::move(files));
   share_settings(options);
   return {options, ""};
 }

@@ -31,7 +31,7 @@ bool are_same(const std::string& a, const std::string& b) {
 
 // Each further rank N writes a.rankN.json beside a.json.
 std::string without_rank(const std::string& path) {
-  static const std::regex rank(R"(\.rank[0-9]+(\.[^./]*)$)");
+  static const std::regex rank(R"(\.rank[0-9]+(\.[^./]*)?$)");
   return std::regex_replace(path, rank, "$1");
 }
 
