@@ -241,6 +241,7 @@ void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts
   complete_group(options, /*require_launcher=*/false);
   complete_accelerator(options.accelerator, options);
   complete_all(options, flags);
+  name_recipe(options.monitor.settings, options.parity);
 }
 
 void share_settings(AcceleratedOptions& options) {

@@ -140,6 +140,13 @@ void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, CommandText
   apply_profile(flags, options, texts.profile);
 }
 
+void name_recipe(RunSettings& settings, bool parity) {
+  for (auto& setting : settings) {
+    const auto is_its = [&](std::string_view name) { return setting.name == flag_of(name); };
+    if (parity && std::ranges::any_of(kOptimizerArguments, is_its)) setting.value = "recipe";
+  }
+}
+
 void complete_settings(RunSettings& settings) {
   std::set<std::string> arguments;
   for (const auto& row : training_argument_table()) arguments.insert(flag_of(row.name));

@@ -18,6 +18,10 @@ void add_trainer_flags(Flags& flags, TrainerRunOptions& options, CommandTexts& t
 // After the command line: the file, then the profile. Throws UsageError.
 void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, CommandTexts& texts);
 
+// Names the recipe where it decides, for the record: with --profile parity, the optimizer's
+// options.
+void name_recipe(RunSettings& settings, bool parity);
+
 // What is saved of the settings, after the ranks have compared them all: not the training
 // arguments, which the Trainer saves itself, but the initial weights, which tell another run in
 // output_dir.

@@ -567,6 +567,9 @@ TEST(TrainerFlags, ParityLeavesTheOptimizerToTheRecipe) {
                                  "--adam-beta2 0.5", "--adam-epsilon 0.5"}) {
     expect_refused<TrainerRunOptions>({{line, ": with --profile parity the optimizer is the rec"}});
     EXPECT_NO_THROW(trainer_options(line + " --profile none"));
+    const auto name = line.substr(0, line.find(' '));
+    EXPECT_EQ(flag(trainer_options(""), name), "recipe");
+    EXPECT_NE(flag(trainer_options("--profile none"), name), "recipe");
   }
 }
 
