@@ -90,7 +90,8 @@ CommandLine<Options> parse_command_line(int argc, const char* const* argv) {
   complete(options, flags, texts);
   auto files = flags.files();
   if (options.monitor.fingerprint != 0 && !options.record.metrics.ends_with(".jsonl")) {
-    files.push_back({"--fingerprint", options.record.metrics + ".jsonl", PathRole::kWritten});
+    files.push_back(
+        {"--fingerprint", options.record.metrics + ".jsonl", ladder::PathRole::kWritten});
   }
   require_distinct_files(std::move(files));
   share_settings(options);
