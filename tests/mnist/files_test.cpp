@@ -189,7 +189,7 @@ TEST(Files, OtherSetsOfTheSameFormatAreUnknown) {
   expect_unknown(folder, Split::kTest, "images 8d422c7b0a1c…, of labels fce4e2f69df0");
   const TemporaryFolder own;
   write_train(own, idx_images_file(2, 28, 28), idx_labels_file({7, 3}));
-  expect_unknown(own, Split::kTrain, "images f53a5c8908b0…, of labels 0");
+  expect_unknown(own, Split::kTrain, "images f53a5c8908b0…, of labels 6174a6c654c8");
   EXPECT_EQ(read_files(own.path(), Split::kTrain).images.count, 2);
   EXPECT_EQ(read_files(own.path(), Split::kTrain).labels.labels, (Bytes{7, 3}));
 }
