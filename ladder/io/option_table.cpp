@@ -40,7 +40,8 @@ std::string text_of(const WrittenJson& value) {
 }
 
 void GivenValue::refuse(std::string_view expected, std::string_view hint) const {
-  const auto text = value.is_string() ? value.get<std::string>() : dumped(value);
+  const bool is_plain = value.is_string() || value.is_number_float();  // JSON has no NaN
+  const auto text = is_plain ? text_of(value) : dumped(value);
   throw UsageError::malformed(where, expected, shortened(text), hint);
 }
 
