@@ -144,7 +144,7 @@ TEST(Accumulation, HasTheNumberOfStepsThatWasSetLast) {
                  "change it after a step");
     accelerator->drop_window();
     EXPECT_ERROR(accelerator->set_gradient_accumulation_steps(0), UsageError,
-                 "gradient_accumulation_steps: expected a whole number from 1 to 1000000, got '0'");
+                 "gradient_accumulation_steps: expected 1 to 1000000, got 0");
   });
 }
 
