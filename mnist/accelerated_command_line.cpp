@@ -220,12 +220,12 @@ void complete(AcceleratedOptions& options, const Flags& flags, const CommandText
   options.exact = options.exact_options();
   options.accelerator.exact_sums = options.exact;
   complete_all(options, flags);
-  // A resume compares what the run has done.
-  const auto& own = options.accelerator.gradient_accumulation.num_steps;
-  const int steps = accelerate_config(options.accelerator).gradient_accumulation_steps;
-  for (auto& setting : options.monitor.settings) {
-    if (setting.name != "--gradient-accumulation-steps" || steps == own.value_or(1)) continue;
-    setting.value = fmt::format("{}", steps);
+  AccelerateConfig environment{.gradient_accumulation_steps = 0};
+  read_accelerate_environment(environment);
+  if (environment.gradient_accumulation_steps == 0) return;
+  for (auto& setting : options.monitor.settings) {  // a resume compares what the run has done
+    if (setting.name != "--gradient-accumulation-steps") continue;
+    setting.value = fmt::format("{}", environment.gradient_accumulation_steps);
   }
 }
 
@@ -241,7 +241,7 @@ void complete(TrainerRunOptions& options, const Flags& flags, const CommandTexts
   complete_group(options, /*require_launcher=*/false);
   complete_accelerator(options.accelerator, options);
   complete_all(options, flags);
-  name_recipe(options.monitor.settings, options.parity);
+  if (options.parity) name_recipe(options);
 }
 
 void share_settings(AcceleratedOptions& options) {

@@ -140,10 +140,10 @@ void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, CommandText
   apply_profile(flags, options, texts.profile);
 }
 
-void name_recipe(RunSettings& settings, bool parity) {
-  for (auto& setting : settings) {
-    const auto is_its = [&](std::string_view name) { return setting.name == flag_of(name); };
-    if (parity && std::ranges::any_of(kOptimizerArguments, is_its)) setting.value = "recipe";
+void name_recipe(TrainerRunOptions& options) {
+  for (auto& [name, value] : options.record.flags) {
+    const auto is_its = [&](std::string_view own) { return name == flag_of(own); };
+    if (std::ranges::any_of(kOptimizerArguments, is_its)) value = "recipe";
   }
 }
 

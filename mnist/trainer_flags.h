@@ -20,7 +20,7 @@ void apply_trainer_presets(Flags& flags, TrainerRunOptions& options, CommandText
 
 // Names the recipe where it decides, for the record: with --profile parity, the optimizer's
 // options.
-void name_recipe(RunSettings& settings, bool parity);
+void name_recipe(TrainerRunOptions& options);
 
 // What is saved of the settings, after the ranks have compared them all: not the training
 // arguments, which the Trainer saves itself, but the initial weights, which tell another run in

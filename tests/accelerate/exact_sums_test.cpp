@@ -208,7 +208,7 @@ TEST(ExactSumsOfAccelerator, CompareTheReplicasAsTheirOwnOptionsSay) {
       model->parameters().front().add_(1);
     }
     const RandomScope random({.positions = torch::arange(2)});
-    EXPECT_ERROR(model->forward(random_batch(2).inputs), DistributedError, "replicas, tensor ");
+    EXPECT_ERROR(model->forward(random_batch(2).inputs), DistributedError, "replicas: expected ");
   });
 }
 

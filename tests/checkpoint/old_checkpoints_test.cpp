@@ -66,9 +66,11 @@ torch::Tensor accelerated(Accelerators& accelerators, const std::string& path,
   if (std::filesystem::exists(path)) accelerator->load_state(path);
   while (count.steps < kSteps) {
     for (const Batch& batch : loader) {
-      const RandomScope random({1, batch.epoch, batch.positions});
-      const auto loss = basicnet().loss(first->forward(batch.inputs), batch) +
-                        basicnet().loss(second->forward(batch.inputs), batch);
+      const auto loss_of = [&](Model& model) {
+        const RandomScope random({1, batch.epoch, batch.positions});
+        return basicnet().loss(model.forward(batch.inputs), batch);
+      };
+      const auto loss = loss_of(*first) + loss_of(*second);
       accelerator->backward(loss);
       of_first->step();
       of_second->step();

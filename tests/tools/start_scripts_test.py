@@ -126,8 +126,10 @@ def test_the_program_and_its_flags_exist() -> None:
     program, *words = re.search(r"^exec build/bin/(.*)$", CONTAINER["command"][-1],
                                 re.MULTILINE)[1].split()
     assert (ROOT / program / "main.cpp").is_file()
-    sources = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("mnist/*.cpp"))
-    assert all(f'"{flag}"' in sources for flag in words if flag.startswith("--"))
+    paths = [*ROOT.glob("mnist/*option*.h"), *ROOT.glob("mnist/*.cpp"), *ROOT.glob("ladder/*/*option*")]
+    sources = "".join(path.read_text(encoding="utf-8") for path in paths)
+    names = [word[2:].replace("-", "_") for word in words if word.startswith("--")]
+    assert names and all(f'"{name}"' in sources for name in names)
 
 
 # The second starts without the name after a minute, to show what is wrong.

@@ -32,7 +32,7 @@ Wanted = str | tuple[float, float]  # the value, a part of it, or the bounds of 
 SHOWN: dict[str, tuple[dict[str, Wanted], dict[str, Wanted]]] = {
     "raw-model-forward": (
         {"steps": "100", "distance between ranks": (0.01, inf)},
-        {"distance between ranks": "0", "error without the wrapper": Part("tensor")}),
+        {"distance between ranks": "0", "error without the wrapper": Part("as on rank 0, got ")}),
     "no-sampler": (
         {"images read": "6400 of 3200", "same weights as one rank": "yes",
          "world size of the loader": "1"},
@@ -128,7 +128,9 @@ def test_a_demonstration_shows_effect_and_guard_as_on_its_page(
         pytest.skip("with LADDER_FULL")
     with waiting.get(name) or Launched(BIN / "traps", name) as started:
         done = started.finish(SECONDS)
-    assert (done.code, done.stderr) == (0, ""), done.stdout
+    # Where weights drift apart, the library warns too.
+    assert all("warning: replicas: " in line for line in done.stderr.splitlines()), done.stderr
+    assert done.code == 0, done.stdout
     [page] = docs_walk.pages_of(ROOT, [PAGE])
     [shown] = [command.shown for command in docs_walk.commands_of(page)
                if command.text == f"build/bin/traps {name}"]
