@@ -81,6 +81,7 @@ void require_equal_parameters(const torch::nn::Module& module, const ProcessGrou
 void DriftWatch::compare(const std::vector<torch::Tensor>& parameters,
                          const std::vector<std::string>& names, const ProcessGroup& group) {
   if (warned_ || group.world_size() == 1 || !std::has_single_bit(++calls_)) return;
+  if (parameters.empty() || !parameters.front().is_cpu()) return;  // a host would wait for its GPU
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> sums;
   for (const auto& parameter : parameters) {

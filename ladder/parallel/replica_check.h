@@ -28,7 +28,8 @@ void require_equal_parameters(const torch::nn::Module& module, const ProcessGrou
 
 // Warns once, on rank 0, of a parameter that differs between the ranks, such as one that was loaded
 // on one rank alone after the wrapper. It compares a sum of the bits of each parameter in the calls
-// 1, 2, 4, 8 and so on; the others cost nothing. Those are collectives, which wait for a GPU.
+// 1, 2, 4, 8 and so on; the others cost nothing. Those are collectives. Not for parameters on a
+// GPU, for which a host would wait: check_replicas compares these.
 class DriftWatch {
  public:
   void compare(const std::vector<torch::Tensor>& parameters, const std::vector<std::string>& names,
