@@ -83,11 +83,9 @@ TrackersOptions tracker_options(const AcceleratorOptions& options, const Process
 
 // Copies of a loader share its position.
 CheckpointPart position_of(const AcceleratedDataLoader& loader) {
-  auto part = json_part(
+  return json_part(
       "sampler.json", [loader] { return loader.state_dict(); },
       [loader](const auto& state, auto origin) { return loader.plan_load(state, origin); });
-  part.file_of_each_rank.clear();  // that of rank 0 serves all
-  return part;
 }
 
 void require_object(const void* object, const char* expected) {
@@ -189,7 +187,7 @@ std::shared_ptr<AcceleratedOptimizer> Accelerator::prepare_optimizer(
   }
   require_savable(*optimizer);
   if (options_.zero_redundancy) ZeroRedundancyOptimizer(*optimizer, group_);
-  const auto place = place_of(*optimizer);
+  const auto place = make_place_for(*optimizer);
   if (place == optimizers_->size()) {
     optimizers_->emplace_back();
     state_.optimizers.emplace_back();
@@ -203,7 +201,7 @@ std::shared_ptr<AcceleratedOptimizer> Accelerator::prepare_optimizer(
 
 // That of an optimizer of the same parameters, if nobody has what prepare returned for it: this one
 // replaces it, as a new optimizer in each epoch. Its schedules make room for theirs.
-std::size_t Accelerator::place_of(const torch::optim::Optimizer& optimizer) {
+std::size_t Accelerator::make_place_for(const torch::optim::Optimizer& optimizer) {
   const auto steps_first_of = [&](torch::optim::Optimizer& old) {
     const auto& own = optimizer.param_groups().at(0).params();
     const auto& others = old.param_groups().at(0).params();
@@ -222,7 +220,9 @@ std::size_t Accelerator::place_of(const torch::optim::Optimizer& optimizer) {
     }
     for (std::size_t k = schedulers_.size(); k-- > 0;) {
       if (!is_its(schedulers_[k])) continue;
-      free_schedule_places_.push_front(k);
+      auto place = k;  // as if those before it were still there
+      for (const auto free : free_schedule_places_) place += free <= place ? 1 : 0;
+      free_schedule_places_.insert(place);
       schedulers_.erase(schedulers_.begin() + static_cast<std::ptrdiff_t>(k));
       state_.schedulers.erase(state_.schedulers.begin() + static_cast<std::ptrdiff_t>(k));
     }
@@ -245,8 +245,8 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
   }
   auto place = std::ssize(schedulers_);
   if (!free_schedule_places_.empty()) {
-    place = std::min(place, static_cast<std::ptrdiff_t>(free_schedule_places_.front()));
-    free_schedule_places_.pop_front();
+    const auto first = free_schedule_places_.extract(free_schedule_places_.begin()).value();
+    place = std::min(place, static_cast<std::ptrdiff_t>(first));
   }
   state_.schedulers.insert(state_.schedulers.begin() + place, scheduler);
   return *schedulers_.insert(
@@ -523,10 +523,8 @@ void Accelerator::free_memory(const torch::nn::Module& module) {
   });
 }
 
-void Accelerator::free_memory(const AcceleratedOptimizer& optimizer) {
-  const auto is_raw = [&](const torch::optim::Optimizer& other) {
-    return &other == &const_cast<AcceleratedOptimizer&>(optimizer).optimizer();
-  };
+void Accelerator::free_memory(AcceleratedOptimizer& optimizer) {
+  const auto is_raw = [&](const auto& other) { return &other == &optimizer.optimizer(); };
   std::erase_if(state_.schedulers, [&](const auto& own) { return is_raw(own->optimizer()); });
   std::erase_if(schedulers_, [&](const auto& own) { return is_raw(own->scheduler().optimizer()); });
   std::erase_if(state_.optimizers, [&](const auto& own) { return is_raw(*own); });

@@ -8,11 +8,11 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -344,7 +344,7 @@ class Accelerator {
   // Registered objects stay.
   void free_memory();
   void free_memory(const torch::nn::Module& module);
-  void free_memory(const AcceleratedOptimizer& optimizer);
+  void free_memory(AcceleratedOptimizer& optimizer);
   void free_memory(const AcceleratedDataLoader& loader);
 
   // A flag that stops all processes when one has a reason. check_trigger returns whether any
@@ -489,7 +489,7 @@ class Accelerator {
   torch::Tensor gather_samples(const torch::Tensor& tensor) const;
   // All that a checkpoint has.
   TrainingState state() const;
-  std::size_t place_of(const torch::optim::Optimizer& optimizer);
+  std::size_t make_place_for(const torch::optim::Optimizer& optimizer);
   void make_project_folder();
   void require_own_checkpoints() const;
   std::string checkpoints_folder() const;
@@ -514,7 +514,7 @@ class Accelerator {
   bool curves_end_ = false;
   TrainingState state_;  // without loaders
   std::vector<AcceleratedDataLoader> loaders_;
-  std::deque<std::size_t> free_schedule_places_;  // of optimizers that were replaced
+  std::set<std::size_t> free_schedule_places_;  // of optimizers that were replaced
   Trackers trackers_;
   std::size_t custom_files_ = 0;
   bool trigger_ = false;

@@ -208,6 +208,10 @@ Apply plan(const Checkpoint& checkpoint, const CheckpointPart& part, const Proce
 
 }  // namespace
 
+std::string name_of_each_rank(std::string file) {
+  return file.insert(std::min(file.rfind('.'), file.size()), "_rank_{}");
+}
+
 CheckpointPart json_part(std::string file, std::function<nlohmann::json()> save, PlanJson plan_load,
                          const PlanJsons& plan_load_of_ranks) {
   CheckpointPart part{
@@ -219,8 +223,6 @@ CheckpointPart json_part(std::string file, std::function<nlohmann::json()> save,
           },
       .plan_load = [plan = std::move(plan_load)](
                        const std::string& path) { return plan(read_untrusted_json(path), path); }};
-  part.file_of_each_rank = part.file;
-  part.file_of_each_rank.insert(std::min(part.file.rfind('.'), part.file.size()), "_rank_{}");
   if (plan_load_of_ranks) {
     part.plan_load_of_ranks = [plan_load_of_ranks](const std::vector<std::string>& paths) {
       std::vector<nlohmann::json> states;
@@ -240,7 +242,7 @@ nlohmann::json json_of(const CheckpointPart& part) {
 }
 
 void save_parts(const std::string& path, const CheckpointParts& parts, const ProcessGroup& group,
-                const SaveOptions& options) {
+                const CheckpointOptions& options) {
   require_other_names(parts, group.world_size());
   const bool is_main = group.rank() == 0;
   const auto of_each_rank = parts_of_each_rank(parts, group);
@@ -256,8 +258,7 @@ void save_parts(const std::string& path, const CheckpointParts& parts, const Pro
   }
   std::optional<SavingMark> saving(std::in_place, path);
   std::optional<CheckpointWriter> writer;
-  on_rank_0(group, "save_state",
-            [&] { writer.emplace(path, CheckpointOptions{.latest = options.latest}); });
+  on_rank_0(group, "save_state", [&] { writer.emplace(path, options); });
   std::optional<CheckpointManifest> own;
   run_or_fail_together(group, "save_state", [&] { own = write_files(path, files); });
   const auto manifest = merged(path, own, group);

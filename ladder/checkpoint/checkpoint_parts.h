@@ -65,8 +65,11 @@ concept LoadsState =
       object.load_state_dict(state, origin);
     };
 
-// A JSON file. `plan_load` and `plan_load_of_ranks` get what the files hold, and the path of the
-// first.
+// "environment_rank_{}.json" for "environment.json".
+std::string name_of_each_rank(std::string file);
+
+// A JSON file of rank 0. `plan_load` and `plan_load_of_ranks` get what the files hold, and the path
+// of the first.
 using PlanJson = std::function<Apply(const nlohmann::json& state, std::string_view origin)>;
 using PlanJsons =
     std::function<Apply(const std::vector<nlohmann::json>& states, std::string_view origin)>;
@@ -100,16 +103,14 @@ CheckpointPart json_part(Object& object, std::string file) {
   auto part = json_part(
       std::move(file), [&object] { return nlohmann::json(object.state_dict()); }, plan,
       plan_of_ranks);
-  if constexpr (requires { Object::kSavedByRank0; }) part.file_of_each_rank.clear();
+  if constexpr (!requires { Object::kSavedByRank0; }) {
+    part.file_of_each_rank = name_of_each_rank(part.file);
+  }
   return part;
 }
 
 // What rank 0 would write now, as of a JSON file. For a part with a `file`.
 nlohmann::json json_of(const CheckpointPart& part);
-
-struct SaveOptions {
-  bool latest = true;  // update the link `latest` beside the folder
-};
 
 // Writes the checkpoint `path` (checkpoint_folder.h). A collective: rank 0 writes all files but
 // those of other ranks. If a rank fails, all throw, and the previous content of the folder is
@@ -118,7 +119,7 @@ struct SaveOptions {
 // Throws UsageError for two parts with one file, DistributedError if ranks do not see the folder
 // that rank 0 creates, and what a part's `save` throws.
 void save_parts(const std::string& path, const CheckpointParts& parts, const ProcessGroup& group,
-                const SaveOptions& options = {});
+                const CheckpointOptions& options = {});
 
 // Opens, on every rank, the checkpoint that `path` leads to on rank 0; see open_checkpoint. Throws
 // DistributedError on all ranks, naming those that have another checkpoint there or none: ranks

@@ -63,7 +63,6 @@ void Snapshot::resume(DataLoader& loader, TrainingMonitor& monitor, const Log& l
                        "sampler.json", [this] { return position(); },
                        [this](const auto& state, auto from) { return plan_position(state, from); }),
                    json_part(monitor, "progress.json")};
-  state_.custom[0].file_of_each_rank.clear();  // that of rank 0 serves all
   // Rank 0 decides: other ranks may see the folder later.
   auto found = torch::full({}, checkpoint_exists(options_.path) ? 1 : 0, torch::kInt64);
   auto elsewhere = found.clone();

@@ -74,8 +74,7 @@ std::shared_ptr<torch::nn::Module> model_of(const torch::optim::Optimizer& optim
 // Stages of one network have other tensors on each rank.
 void divide_if_stage(CheckpointPart& part, const std::vector<torch::Tensor>& parameters) {
   if (!group_of_parts(parameters)) return;
-  part.file_of_each_rank = std::exchange(part.file, "");
-  part.file_of_each_rank.insert(part.file_of_each_rank.rfind('.'), "_rank_{}");
+  part.file_of_each_rank = name_of_each_rank(std::exchange(part.file, ""));
 }
 
 CheckpointPart random_part(const torch::Device& device) {
@@ -233,7 +232,7 @@ std::string load_training_state(const std::string& path, const TrainingState& st
     log.info(fmt::format(
         "{} has the random states of {} ranks, and this run has {}: random generators are "
         "not restored",
-        path, paths.size(), group.world_size()));
+        paths.empty() ? path : folder_of(paths[0]), paths.size(), group.world_size()));
     return Apply();
   };
   const auto requested = initial_options(state);

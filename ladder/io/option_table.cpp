@@ -7,14 +7,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ladder/io/json.h"
+
 namespace ladder {
 namespace {
 
 using Names = std::vector<std::string>;
-
-std::string dumped(const WrittenJson& value) {
-  return value.dump(-1, ' ', false, WrittenJson::error_handler_t::replace);
-}
 
 // "a whole number from 1 to 64".
 std::string expected_number(const OptionDetails& details, bool is_whole, double most) {
@@ -33,7 +31,7 @@ std::string text_of(const WrittenJson& value) {
   if (value.is_null()) return "";
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number_float()) return fmt::format("{}", value.get<double>());
-  if (!value.is_array()) return dumped(value);
+  if (!value.is_array()) return json_text(value);
   Names parts;
   for (const auto& part : value) parts.push_back(text_of(part));
   return fmt::format("{}", fmt::join(parts, ","));
@@ -41,14 +39,14 @@ std::string text_of(const WrittenJson& value) {
 
 void GivenValue::refuse(std::string_view expected, std::string_view hint) const {
   const bool is_plain = value.is_string() || value.is_number_float();  // JSON has no NaN
-  const auto text = is_plain ? text_of(value) : dumped(value);
+  const auto text = is_plain ? text_of(value) : json_text(value);
   throw UsageError::malformed(where, expected, shortened(text), hint);
 }
 
 void GivenValue::refuse_number(bool is_whole, double most) const {
   refuse(expected_number(row.details, is_whole, most),
          standard.is_null() ? fmt::format("leave it unset for the default: {}", row.help)
-                            : fmt::format("the default is {}", dumped(standard)));
+                            : fmt::format("the default is {}", json_text(standard)));
 }
 
 bool is_choice(const OptionColumns& row) {

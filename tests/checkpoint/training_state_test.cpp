@@ -737,6 +737,28 @@ TEST(Resume, TakesAnObjectThatReplacesAnotherForTheSame) {
   }
 }
 
+// Prepared after both optimizers, so that both places are free at once.
+TEST(Resume, KeepsTheOrderOfSchedulesThatReplaceOthers) {
+  run_accelerators(1, [&](Accelerators& ranks) {
+    const auto accelerator = ranks.make();
+    const auto first = small_net();
+    const auto second = small_net();
+    accelerator->prepare(first, second);
+    std::vector<std::string> states;
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      const auto path = ranks.folder().file(std::to_string(epoch));
+      const auto of_first = std::make_shared<AdamW>(first->parameters(), AdamWOptions{.lr = 0.1});
+      const auto of_second = std::make_shared<AdamW>(second->parameters(), AdamWOptions{.lr = 0.2});
+      std::shared_ptr<LrScheduler> a = std::make_shared<StepLR>(*of_first, StepLrOptions{});
+      std::shared_ptr<LrScheduler> b = std::make_shared<StepLR>(*of_second, StepLrOptions{});
+      const auto prepared = accelerator->prepare(of_first, of_second, a, b);
+      accelerator->save_state(path);
+      states.push_back(ranks.folder().read(std::to_string(epoch) + "/scheduler.json"));
+    }
+    EXPECT_EQ(states[1], states[0]);
+  });
+}
+
 TEST(FreeMemory, ReleasesOneObject) {
   run_accelerators(2, [&](Accelerators& ranks) {
     const auto path = ranks.folder().file("checkpoint");
