@@ -183,7 +183,7 @@ void choose(GroupOptions& options, AcceleratorOptions& accelerator, ProcessOptio
 
 void add_flags(Flags& flags, AcceleratedOptions& options, CommandTexts& texts) {
   add_flags(flags, static_cast<SingleOptions&>(options), texts);
-  flags.add(tables::kGroup, options.process_group);
+  flags.add(tables::group(), options.process_group);
   add_rank_flags(flags, options, options);
   flags.add<ProcessOptions>(tables::kConfiguredProcesses, options);
   flags.add(tables::kLauncher, options.process_group);
@@ -197,7 +197,7 @@ void add_flags(Flags& flags, TrainerRunOptions& options, CommandTexts& texts) {
   add_trainer_flags(flags, options, texts);
   flags.add(tables::kRecipe, options.recipe);
   add_shared_flags(flags, options);
-  flags.add(tables::kGroup, options.process_group);
+  flags.add(tables::group(), options.process_group);
   flags.add<ProcessOptions>(tables::kConfiguredProcesses, options);
   flags.add(tables::kLauncher, options.process_group);
   flags.add(std::span(find_option(accelerator_option_table(), "config_file"), 1),

@@ -199,7 +199,7 @@ void add_rank_flags(Flags& flags, GroupOptions& options, SumOptions& sums) {
 
 void add_flags(Flags& flags, RankOptions& options, CommandTexts& texts) {
   add_flags(flags, static_cast<SingleOptions&>(options), texts);
-  flags.add(tables::kGroup, options.process_group);
+  flags.add(tables::group(), options.process_group);
   flags.add(tables::kBatchMode, options);
   add_rank_flags(flags, options, options);
 }
@@ -226,7 +226,7 @@ void add_flags(Flags& flags, AmpOptions& options, CommandTexts& texts) {
 
 void add_flags(Flags& flags, PipelineRunOptions& options, CommandTexts& texts) {
   add_flags(flags, static_cast<SingleOptions&>(options), texts);
-  flags.add(tables::kGroup, options.process_group);
+  flags.add(tables::group(), options.process_group);
   flags.add<ProcessOptions>(tables::kProcesses, options);
   flags.add(tables::kLauncher, options.process_group);
   flags.add<SumOptions>(tables::kSums, options);

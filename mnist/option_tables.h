@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <array>
 #include <string_view>
 
+#include "ladder/comm/backend_names.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/io/option_table.h"
 #include "mnist/options.h"
@@ -87,13 +91,17 @@ inline constexpr Option<ReplicaOptions> kReplicas[] = {
         "device of the gathered outputs [the first of --device-ids]"),
 };
 
-inline constexpr Option<ladder::ProcessGroupOptions> kGroup[] = {
-    option<&ladder::ProcessGroupOptions::backend>(
-        kOwn, "backend", "auto|gloo|nccl|shm",
-        "communication backend; auto: nccl with one GPU per rank, shm on one machine"),
-    option<&ladder::ProcessGroupOptions::timeout>(
-        kOwn, "timeout", "N", "seconds that a rank waits for the others", {1.0, 604'800.0}),
-};
+// With the backends of this program.
+inline const auto& group() {
+  using P = ladder::ProcessGroupOptions;
+  static const auto names = fmt::format("{}", fmt::join(ladder::backend_choices(), "|"));
+  static const auto help = "communication backend; auto: " + ladder::automatic_backends();
+  static const std::array rows = {
+      option<&P::backend>(kOwn, "backend", names, help),
+      option<&P::timeout>(kOwn, "timeout", "N", "seconds that a rank waits for the others",
+                          {1.0, 604'800.0})};
+  return rows;
+}
 inline constexpr Option<ladder::ProcessGroupOptions> kLauncher[] = {
     option<&ladder::ProcessGroupOptions::init_method>(
         kOwn, "init_method", "URL",

@@ -85,7 +85,7 @@ WrittenJson write_accelerator_config(const OptionColumns& /*row*/, const T& argu
 // As in Python, a text that looks like a number or a flag is one: YAML has only texts.
 Json typed(const std::string& where, const Json& value) {
   if (value.is_structured()) {
-    throw UsageError::malformed(where, "a number, a flag or a text", shortened(value.dump()),
+    throw UsageError::malformed(where, "a number, a flag or a text", shortened(json_text(value)),
                                 "such as {\"num_cycles\": 2}");
   }
   if (!value.is_string()) return value;

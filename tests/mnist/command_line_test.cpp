@@ -153,7 +153,7 @@ TEST(CommandLine, RefusesWhatARowExcludes) {
   int values = expect_refusals<RecipeOptions>(tables::kRecipe);
   values += expect_refusals<DataOptions>(tables::kData);
   values += expect_refusals<SingleOptions>(tables::kFiles);
-  values += expect_refusals<ProcessGroupOptions>(tables::kGroup);
+  values += expect_refusals<ProcessGroupOptions>(tables::group());
   values += expect_refusals<ProcessGroupOptions>(tables::kLauncher);
   values += expect_refusals<ProcessOptions>(tables::kProcesses);
   values += expect_refusals<SumOptions>(tables::kSums);
