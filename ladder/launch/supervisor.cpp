@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "ladder/core/error.h"
 #include "ladder/core/text.h"
@@ -91,7 +92,9 @@ void Supervisor::on_failures() {
 
 void Supervisor::on_deadline() {
   if (!deadline_ || !deadline_->passed()) return;
-  if (must_wait()) return enter(phase_, std::max(grace_, kLeastWait));
+  // A rank that has just saved gets the whole time, too.
+  const bool has_waited = std::exchange(waits_for_save_, must_wait());
+  if (has_waited || waits_for_save_) return enter(phase_, std::max(grace_, kLeastWait));
   if (phase_ == Phase::kWaitingForCause) {
     hung_ = running_ranks();
     end_all(SIGTERM);

@@ -683,12 +683,15 @@ TEST_F(Spawn, WaitsForTheCauseWhileARankSaves) {
       pipe_.get(1);
       throw lost_peer();
     }
-    const SavingMark saving("out/checkpoint-5");
-    pipe_.put("i");
-    save_for(milliseconds(400));
+    {
+      const SavingMark saving("out/checkpoint-5");
+      pipe_.put("i");
+      save_for(milliseconds(600));
+    }
+    save_for(milliseconds(500));  // over the second deadline: it has just saved
     throw DataError::missing_file("a", "b");
   };
-  EXPECT_ERROR(spawn(fn, options(2, milliseconds(100))), ChildError,
+  EXPECT_ERROR(spawn(fn, options(2, milliseconds(500))), ChildError,
                "rank 1: expected exit code 0, got 3");
 }
 
