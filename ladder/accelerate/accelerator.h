@@ -30,6 +30,7 @@
 #include "ladder/accelerate/trackers.h"
 #include "ladder/amp/autocast.h"
 #include "ladder/amp/grad_scaler.h"
+#include "ladder/checkpoint/run_checkpoints.h"
 #include "ladder/checkpoint/training_state.h"
 #include "ladder/comm/process_group.h"
 #include "ladder/core/log.h"
@@ -375,7 +376,7 @@ class Accelerator {
   }
 
   // What tells this run from others that saved into its folder; see require_own_checkpoint.
-  RunIdentity identity() const { return identity_of(state()); }
+  RunIdentity identity() const { return identity_of(parts_of(state())); }
 
   // Writes a checkpoint: prepared models, optimizers, schedulers and loaders, the scaler, the
   // random generators of every process, and registered objects. The folder is `path`, or the next

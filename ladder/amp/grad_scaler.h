@@ -122,6 +122,7 @@ class GradScaler {
 
   // scale, growth_factor, backoff_factor, growth_interval and _growth_tracker, the good steps since
   // the last change: the state of Python's GradScaler. Empty if disabled. Waits for a GPU.
+  static constexpr bool kSavedByRank0 = true;  // of all ranks; see json_part
   nlohmann::json state_dict() const;
 
   // Loads it in two halves, so that a checkpoint of several parts is applied whole or not at all.

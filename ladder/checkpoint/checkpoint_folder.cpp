@@ -39,11 +39,6 @@ constexpr const char* kPartial = ".partial";    // being written
 constexpr const char* kReplaced = ".replaced";  // the old one, until the new one has its name
 constexpr const char* kRemoved = ".removed";    // being removed
 
-std::string without_slash(std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  return path;
-}
-
 std::string name_of(const std::string& path) { return fs::path(path).filename().string(); }
 
 std::string inside(const std::string& folder, std::string_view name) {
@@ -80,21 +75,6 @@ std::int64_t number_from(std::string_view digits) {
   const auto number = parse_number<std::int64_t>(digits);
   const bool is_number = number && *number >= 0 && *number < kMost;
   return is_number && fmt::format("{}", *number) == digits ? *number : -1;
-}
-
-std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  fs::directory_iterator entries(folder, error);
-  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
-    names.push_back(entries->path().filename().string());
-  }
-  if (error) throw SystemError::failed("list", folder, error.value());
-  return names;
-}
-
-void rename_or_throw(const std::string& from, const std::string& to) {
-  if (std::rename(from.c_str(), to.c_str()) != 0) throw SystemError::failed("rename", to, errno);
 }
 
 // A limit of the system must not look like a damaged checkpoint, which a run may pass over.
@@ -176,12 +156,6 @@ std::string require_name(const std::string& path) {
   if (!name.empty() && !name.starts_with('.') && name != kLatest) return folder;
   throw UsageError::malformed("checkpoint", "a folder with a name of its own", path,
                               "such as checkpoints/checkpoint_1");
-}
-
-void require_file_name(std::string_view name) {
-  if (is_checkpoint_file_name(name)) return;
-  throw UsageError::malformed("file of a checkpoint", "a name of letters, digits, '.', '_' and '-'",
-                              name, "such as rng_0.safetensors");
 }
 
 std::string describe(int error) {
@@ -330,14 +304,14 @@ std::string checkpoint_at(const std::string& path) {
   } else if (is_link(latest) && !exists(inside(folder, kManifest))) {
     folder = target_of(latest);
   }
-  const std::string replaced = hidden_sibling(folder, kReplaced);
+  const std::string replaced = replaced_checkpoint(folder);
   return !exists(folder) && exists(replaced) ? replaced : folder;
 }
 
 CheckpointWriter::CheckpointWriter(const std::string& path, const CheckpointOptions& options)
     : path_(require_name(path)),
-      partial_(hidden_sibling(path_, kPartial)),
-      replaced_(hidden_sibling(path_, kReplaced)),
+      partial_(partial_checkpoint(path_)),
+      replaced_(replaced_checkpoint(path_)),
       latest_(options.latest ? inside(folder_of(path_), kLatest) : "") {
   create_directories_synced(folder_of(path_));
   remove_leftovers_beside(path_);
@@ -374,7 +348,7 @@ void CheckpointWriter::require_files() const {
   const UniqueFd folder = open_folder(partial_);
   if (!folder) throw SystemError::failed("open", partial_, errno);
   for (const auto& [name, digest] : manifest_) {
-    require_file_name(name);
+    require_checkpoint_file_name(name);
     const RegularFile file = open_regular_file_in(folder.get(), name);
     constexpr const char* kHint = "every rank must write its files, and to a disk that all share";
     if (!file.problem.empty()) {
@@ -417,25 +391,6 @@ bool CheckpointWriter::remove_leftovers() const {
   return !error && !second_error;
 }
 
-std::string partial_checkpoint(const std::string& path) {
-  return hidden_sibling(without_slash(path), kPartial);
-}
-
-FileDigest write_checkpoint_file(const std::string& path, std::string_view name,
-                                 const FileContent& content) {
-  require_file_name(name);
-  return write_new_file(inside(partial_checkpoint(path), name), content);
-}
-
-Checkpoint::Checkpoint(std::string path, CheckpointManifest manifest)
-    : path_(std::move(path)), manifest_(std::move(manifest)) {}
-
-std::string Checkpoint::file(std::string_view name) const {
-  if (contains(name)) return inside(path_, name);
-  throw DataError::mismatch(path_, fmt::format("the file {}", quoted_for_message(name)), "none",
-                            inside(path_, kManifest) + " lists its files");
-}
-
 Checkpoint open_checkpoint(const std::string& path) {
   Deadline deadline(std::chrono::seconds(10));
   for (;;) {
@@ -458,13 +413,6 @@ Checkpoint open_checkpoint(const std::string& path) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-}
-
-bool checkpoint_exists(const std::string& path) {
-  const auto folder = checkpoint_at(path);
-  std::error_code ignored;
-  const bool is_empty = fs::is_directory(folder, ignored) && fs::is_empty(folder, ignored);
-  return exists(folder) && !is_empty;
 }
 
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,

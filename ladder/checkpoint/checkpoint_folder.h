@@ -35,10 +35,6 @@ namespace ladder {
 // The layout is in docs/formats.md. Python's counterpart: Accelerator.save_state writes the files
 // one by one under their final names, without a list or hashes.
 
-struct CheckpointOptions {
-  bool latest = true;  // let the link `latest` beside the folder point to it
-};
-
 // Writes one checkpoint. Each byte is written once, and hashed on the way; each file is flushed to
 // the disk once.
 //
@@ -47,15 +43,7 @@ struct CheckpointOptions {
 //                  [&](const WriteBytes& write) { write_safetensors(model_file(*model), write); });
 //     writer.commit();
 //
-// Several ranks can write into it, on a disk that all share. It takes a barrier, and the digests of
-// their files on rank 0:
-//
-//     std::optional<CheckpointWriter> writer;
-//     if (group.rank() == 0) writer.emplace(path);
-//     group.barrier();
-//     const FileDigest own = write_checkpoint_file(path, "rng_1.safetensors", content);
-//     ...  // rank 0 receives the digests
-//     if (group.rank() == 0) writer->commit({{"rng_1.safetensors", of_rank_1}});
+// Several ranks can write into it, on a disk that all share: see CheckpointStore.
 //
 // Errors of the operating system are SystemErrors that name the operation and the path. After one,
 // or without commit(), the older checkpoints are unchanged and the new files are removed. If only
@@ -100,34 +88,6 @@ class CheckpointWriter {
   bool finished_ = false;
 };
 
-// Writes a file of checkpoint `path`, which a CheckpointWriter of another process has begun, and
-// flushes it to the disk. Throws as CheckpointWriter::write.
-FileDigest write_checkpoint_file(const std::string& path, std::string_view name,
-                                 const FileContent& content);
-
-// The folder of the files of checkpoint `path` until it is committed: for ranks without a writer.
-std::string partial_checkpoint(const std::string& path);
-
-// A checkpoint whose files were complete and unchanged when it was opened.
-class Checkpoint {
- public:
-  // Its folder, `latest` followed: "checkpoints/checkpoint_1". Stays valid until this checkpoint is
-  // replaced or removed; a newer one beside it changes nothing.
-  const std::string& path() const { return path_; }
-
-  // The path of one file. DataError for a name that the manifest does not list.
-  std::string file(std::string_view name) const;
-  bool contains(std::string_view name) const { return manifest_.contains(name); }
-  const CheckpointManifest& manifest() const { return manifest_; }
-
- private:
-  friend Checkpoint open_checkpoint(const std::string& path);
-  Checkpoint(std::string path, CheckpointManifest manifest);
-
-  std::string path_;
-  CheckpointManifest manifest_;
-};
-
 // Opens a checkpoint, or the one that `latest` names if `path` is the folder above. Reads and
 // hashes every file once: some seconds per gigabyte.
 //
@@ -141,10 +101,6 @@ Checkpoint open_checkpoint(const std::string& path);
 
 // The folder that `path` leads to at this moment, for open_checkpoint. It need not exist.
 std::string checkpoint_at(const std::string& path);
-
-// Whether there is something at `path` for open_checkpoint to open or to refuse; an empty folder is
-// nothing.
-bool checkpoint_exists(const std::string& path);
 
 struct NumberedCheckpoint {
   std::int64_t number = 0;

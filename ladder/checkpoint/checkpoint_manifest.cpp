@@ -24,15 +24,6 @@ FileDigest digest_from(const JsonReader& file) {
 
 }  // namespace
 
-bool is_checkpoint_file_name(std::string_view name) {
-  constexpr std::size_t kMaxLength = 255;
-  constexpr std::string_view kAllowed =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-  return !name.empty() && name.size() <= kMaxLength &&
-         name.find_first_not_of(kAllowed) == name.npos && name.front() != '.' &&
-         name.front() != '-' && name != "manifest.json";
-}
-
 CheckpointManifest parse_checkpoint_manifest(std::span<const std::uint8_t> json,
                                              const JsonRefusal& refuse) {
   const auto document =

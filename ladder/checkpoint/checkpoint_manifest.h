@@ -2,13 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "ladder/io/atomic_file.h"
+#include "ladder/checkpoint/checkpoint_store.h"
 #include "ladder/io/json.h"
 
 namespace ladder {
@@ -28,13 +26,6 @@ namespace ladder {
 
 constexpr std::string_view kManifestFormat = "ladder checkpoint";
 constexpr std::uint64_t kLargestManifest = std::uint64_t{4} << 20;  // bytes
-
-// By the name of the file.
-using CheckpointManifest = std::map<std::string, FileDigest, std::less<>>;
-
-// Whether a file of a checkpoint may have this name: 1 to 255 letters, digits, '.', '_' or '-', not
-// beginning with '.' or '-', and not manifest.json.
-bool is_checkpoint_file_name(std::string_view name);
 
 // Reads and checks a manifest. `refuse` throws the error for any other form.
 CheckpointManifest parse_checkpoint_manifest(std::span<const std::uint8_t> json,

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -46,42 +47,40 @@ void require_other_names(const CheckpointParts& parts, int world_size) {
   }
 }
 
-// The hash of what a part writes on this rank, for each that may be one file or several.
-std::string digests(const CheckpointParts& parts) {
-  std::string lines;
-  for (const auto& part : parts) {
-    if (part.file.empty() || part.file_of_each_rank.empty()) continue;
-    Sha256 hash;
-    part.save([&](std::span<const std::byte> bytes) { hash.update(bytes); });
-    lines += hash.hex_digest() + '\n';
-  }
-  return lines;
+std::string content_of(const CheckpointPart& part) {
+  std::string content;
+  part.save([&](std::span<const std::byte> bytes) {
+    content.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  });
+  return content;
 }
 
-// The numbers of the parts of which each rank writes its own file. A collective if that depends on
-// what they write.
-std::set<std::size_t> parts_of_each_rank(const CheckpointParts& parts, const ProcessGroup& group) {
-  std::set<std::size_t> found;
-  std::vector<std::size_t> open;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (parts[i].file_of_each_rank.empty()) continue;
-    if (parts[i].file.empty()) {
-      found.insert(i);
-    } else {
-      open.push_back(i);
-    }
+// Of a part that may be one file or several, this holds what it writes on this rank, so that it is
+// asked once. A collective if there is one.
+void divide_where_ranks_differ(CheckpointParts& parts, const ProcessGroup& group) {
+  std::vector<CheckpointPart*> open;
+  for (auto& part : parts) {
+    if (!part.file.empty() && !part.file_of_each_rank.empty()) open.push_back(&part);
   }
-  if (open.empty() || group.world_size() == 1) return found;
+  if (open.empty() || group.world_size() == 1) return;
   std::string own;
-  run_or_fail_together(group, "save_state", [&] { own = digests(parts); });
+  run_or_fail_together(group, "save_state", [&] {
+    for (auto* part : open) {
+      auto content = content_of(*part);
+      own += sha256_hex(std::as_bytes(std::span(content))) + '\n';
+      part->save = [content = std::move(content)](const WriteBytes& write) {
+        write(std::as_bytes(std::span(content)));
+      };
+    }
+  });
   const auto texts = all_gather_text(own, group);
   constexpr std::size_t kLine = 65;
   for (std::size_t i = 0; i < open.size(); ++i) {
-    for (const auto& text : texts) {
-      if (text.compare(i * kLine, kLine, texts[0], i * kLine, kLine) != 0) found.insert(open[i]);
-    }
+    const auto differs = [&](const std::string& text) {
+      return text.compare(i * kLine, kLine, texts[0], i * kLine, kLine) != 0;
+    };
+    if (std::ranges::any_of(texts, differs)) open[i]->file.clear();
   }
-  return found;
 }
 
 DistributedError not_shared(std::string_view operation, const std::string& path,
@@ -131,13 +130,18 @@ std::optional<CheckpointManifest> write_files(const std::string& path,
   return manifest;
 }
 
+std::string text_of(const CheckpointManifest& manifest) {
+  std::string lines;
+  for (const auto& [name, digest] : manifest) {
+    lines += fmt::format("\n{} {} {}", name, digest.bytes, digest.sha256);
+  }
+  return lines;
+}
+
 // The files of all ranks, on every rank.
 CheckpointManifest merged(const std::string& path, const std::optional<CheckpointManifest>& own,
                           const ProcessGroup& group) {
-  std::string lines = own ? "files" : "none";
-  for (const auto& [name, digest] : own.value_or(CheckpointManifest())) {
-    lines += fmt::format("\n{} {} {}", name, digest.bytes, digest.sha256);
-  }
+  const auto lines = own ? "files" + text_of(*own) : "none";
   CheckpointManifest all;
   std::vector<int> without;
   const auto of_ranks = all_gather_text(lines, group);
@@ -234,53 +238,49 @@ CheckpointPart json_part(std::string file, std::function<nlohmann::json()> save,
 }
 
 nlohmann::json json_of(const CheckpointPart& part) {
-  std::string text;
-  part.save([&](std::span<const std::byte> bytes) {
-    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  });
-  return nlohmann::json::parse(text);
+  return nlohmann::json::parse(content_of(part));
 }
 
-void save_parts(const std::string& path, const CheckpointParts& parts, const ProcessGroup& group,
+void save_parts(const std::string& path, CheckpointParts parts, const ProcessGroup& group,
                 const CheckpointOptions& options) {
   require_other_names(parts, group.world_size());
   const bool is_main = group.rank() == 0;
-  const auto of_each_rank = parts_of_each_rank(parts, group);
+  divide_where_ranks_differ(parts, group);
   std::map<std::string, FileContent> files;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    const auto& part = parts[i];
+  for (const auto& part : parts) {
     if (!part.save) continue;
-    if (of_each_rank.contains(i)) {
+    if (part.file.empty()) {
       files[name_of(part, static_cast<std::size_t>(group.rank()))] = part.save;
     } else if (is_main) {
       files[part.file] = part.save;
     }
   }
   std::optional<SavingMark> saving(std::in_place, path);
-  std::optional<CheckpointWriter> writer;
-  on_rank_0(group, "save_state", [&] { writer.emplace(path, options); });
+  std::unique_ptr<CheckpointDraft> draft;
+  on_rank_0(group, "save_state", [&] { draft = checkpoint_store().begin(path, options); });
   std::optional<CheckpointManifest> own;
   run_or_fail_together(group, "save_state", [&] { own = write_files(path, files); });
   const auto manifest = merged(path, own, group);
   if (!is_main) saving.reset();  // its part is done
   on_rank_0(group, "save_state", [&] {
-    writer->commit(manifest);
+    draft->commit(manifest);
     saving.reset();
   });
 }
 
 Checkpoint open_checkpoint_together(const std::string& path, const ProcessGroup& group) {
-  const auto folder = broadcast_text(group.rank() == 0 ? checkpoint_at(path) : "", group);
+  const auto folder =
+      broadcast_text(group.rank() == 0 ? checkpoint_store().folder_at(path) : "", group);
   std::optional<Checkpoint> checkpoint;
   std::optional<DataError> refused;
   run_or_fail_together(group, "load_state", [&] {
     try {
-      checkpoint.emplace(open_checkpoint(folder));
+      checkpoint.emplace(checkpoint_store().open(folder));
     } catch (const DataError& error) {
       refused.emplace(error);
     }
   });
-  const auto own = checkpoint ? make_checkpoint_manifest(checkpoint->manifest()) : "";
+  const auto own = checkpoint ? text_of(checkpoint->manifest()) : "";
   const auto sha256 = checkpoint ? sha256_hex(std::as_bytes(std::span(own))) : "";
   std::vector<Found> found;
   const auto error = refused ? without_hint(refused->what()) : "";

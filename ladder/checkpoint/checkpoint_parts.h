@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/checkpoint_store.h"
 #include "ladder/comm/process_group.h"
 #include "ladder/core/log.h"
 
@@ -112,16 +112,16 @@ CheckpointPart json_part(Object& object, std::string file) {
 // What rank 0 would write now, as of a JSON file. For a part with a `file`.
 nlohmann::json json_of(const CheckpointPart& part);
 
-// Writes the checkpoint `path` (checkpoint_folder.h). A collective: rank 0 writes all files but
+// Writes the checkpoint `path` (checkpoint_store.h). A collective: rank 0 writes all files but
 // those of other ranks. If a rank fails, all throw, and the previous content of the folder is
 // unchanged. A slow disk is waited for (run_together.h).
 //
 // Throws UsageError for two parts with one file, DistributedError if ranks do not see the folder
 // that rank 0 creates, and what a part's `save` throws.
-void save_parts(const std::string& path, const CheckpointParts& parts, const ProcessGroup& group,
+void save_parts(const std::string& path, CheckpointParts parts, const ProcessGroup& group,
                 const CheckpointOptions& options = {});
 
-// Opens, on every rank, the checkpoint that `path` leads to on rank 0; see open_checkpoint. Throws
+// Opens, on every rank, the checkpoint that `path` leads to on rank 0. Throws
 // DistributedError on all ranks, naming those that have another checkpoint there or none: ranks
 // that go on from different weights would train for nothing. A collective.
 Checkpoint open_checkpoint_together(const std::string& path, const ProcessGroup& group);

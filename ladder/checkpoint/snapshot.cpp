@@ -5,15 +5,13 @@
 #include <torch/types.h>
 
 #include <array>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/checkpoint/checkpoint_store.h"
 #include "ladder/checkpoint/loader_position.h"
-#include "ladder/comm/run_together.h"
 #include "ladder/core/error.h"
 #include "ladder/io/sha256.h"
 #include "ladder/launch/signals.h"
@@ -26,13 +24,6 @@ std::shared_ptr<Object> not_owned(Object& object) {
   return {std::shared_ptr<void>(), &object};
 }
 
-// "runs/.snapshot.lock" for "runs/snapshot/".
-std::string lock_beside(std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  const std::filesystem::path folder(path);
-  return folder.parent_path() / fmt::format(".{}.lock", folder.filename().string());
-}
-
 }  // namespace
 
 Snapshot::Snapshot(SnapshotOptions options, ProcessGroup group, torch::nn::Module& model,
@@ -42,7 +33,6 @@ Snapshot::Snapshot(SnapshotOptions options, ProcessGroup group, torch::nn::Modul
       state_{.models = {not_owned(model)},
              .optimizers = {not_owned(optimizer)},
              .schedulers = {not_owned(scheduler)},
-             .scaler = std::make_shared<GradScaler>(GradScalerOptions{.enabled = false}),
              .device = model.parameters().at(0).device()} {
   options_.path = behind_links(options_.path);  // the link stays
 }
@@ -55,14 +45,14 @@ CheckpointHooks Snapshot::hooks() {
 void Snapshot::resume(DataLoader& loader, TrainingMonitor& monitor, const Log& log) {
   if (options_.path.empty()) return;
   const auto where = "snapshot " + options_.path;
-  lock_ = lock_run(where, lock_beside(options_.path), options_.path, group_, log);
   loader_ = &loader;
   monitor_ = &monitor;
   log_ = log;
-  state_.custom = {json_part(
-                       "sampler.json", [this] { return position(); },
-                       [this](const auto& state, auto from) { return plan_position(state, from); }),
-                   json_part(monitor, "progress.json")};
+  add(json_part(
+      "sampler.json", [this] { return position(); },
+      [this](const auto& state, auto from) { return plan_position(state, from); }));
+  add(json_part(monitor, "progress.json"));
+  claim_ = checkpoint_store().claim(where, options_.path, {state_.custom.back()}, group_, log);
   // Rank 0 decides: other ranks may see the folder later.
   auto found = torch::full({}, checkpoint_exists(options_.path) ? 1 : 0, torch::kInt64);
   auto elsewhere = found.clone();
@@ -77,10 +67,6 @@ void Snapshot::resume(DataLoader& loader, TrainingMonitor& monitor, const Log& l
     log.info(fmt::format("no snapshot in {}: training from the start", options_.path));
     return;
   }
-  on_rank_0(group_, "snapshot", [&] {
-    require_own_checkpoint(where, checkpoint_at(options_.path), identity_of(state_),
-                           "name another folder, or start over: rm -r " + options_.path);
-  });
   load_training_state(options_.path, state_, group_, log);
   last_ = options_.path;
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "ladder/checkpoint/snapshot_options.h"
 #include "ladder/checkpoint/training_state.h"
@@ -42,9 +43,9 @@ namespace ladder {
 //       snapshot.after_epoch();
 //     }
 //
-// It is a checkpoint folder (checkpoint_folder.h): a kill at any moment leaves the complete old one
-// or the complete new one. It holds what save_training_state writes, the position in the epoch as
-// sampler.json, and the monitor's counters as progress.json.
+// A kill at any moment leaves the complete old one or the complete new one (checkpoint_store.h). It
+// holds what save_training_state writes, the position in the epoch as sampler.json, the monitor's
+// counters as progress.json, and what the program adds.
 //
 // With the same number of ranks and threads, the run then equals an uninterrupted one bit for bit;
 // with three and more ranks, sums may differ in their last bits (docs/design.md). Another number of
@@ -61,6 +62,11 @@ class Snapshot {
            torch::optim::Optimizer& optimizer, LrScheduler& scheduler);
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
+
+  // Adds to what it holds, before resume(); objects must outlive the Snapshot:
+  //     snapshot.add(json_part(scaler, "scaler.json"));  // a GradScaler
+  //     snapshot.add(model_part("ema.safetensors", *ema));
+  void add(CheckpointPart part) { state_.custom.push_back(std::move(part)); }
 
   // For RunSetup: a run that a signal stops saves a snapshot.
   CheckpointHooks hooks();
@@ -89,7 +95,7 @@ class Snapshot {
   DataLoader* loader_ = nullptr;
   TrainingMonitor* monitor_ = nullptr;
   Log log_;
-  std::unique_ptr<const FolderLock> lock_;
+  std::shared_ptr<const void> claim_;
   std::string last_;  // the path, once it was written or loaded
 };
 

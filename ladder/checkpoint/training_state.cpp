@@ -4,28 +4,18 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <cstddef>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 #include <utility>
 
-#include "ladder/checkpoint/checkpoint_folder.h"
-#include "ladder/checkpoint/loader_position.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/checkpoint/stateful_optimizer.h"
-#include "ladder/comm/run_together.h"
-#include "ladder/comm/texts.h"
-#include "ladder/core/environment.h"
 #include "ladder/core/error.h"
 #include "ladder/io/atomic_file.h"
-#include "ladder/io/json.h"
-#include "ladder/monitor/run_settings.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/network_part.h"
 
@@ -93,11 +83,10 @@ CheckpointPart random_part(const torch::Device& device) {
 }
 
 // It may be missing or unused: a run may resume in another precision.
-CheckpointPart scaler_part(const std::shared_ptr<GradScaler>& scaler) {
+CheckpointPart scaler_part(GradScaler& scaler) {
   CheckpointPart part{.file = "scaler.json", .may_be_missing = true};
-  if (!scaler || !scaler->is_enabled()) return part;
-  part = json_part(*scaler, "scaler.json");
-  part.file_of_each_rank.clear();
+  if (!scaler.is_enabled()) return part;
+  part = json_part(scaler, "scaler.json");
   part.may_be_missing = true;
   return part;
 }
@@ -131,19 +120,6 @@ void log_changed_options(const std::vector<nlohmann::json>& requested,
     }
   }
   for (const auto& line : lines) log.info(line);
-}
-
-// "learning_rate is 0.001 there, and 0.01 here", of the first member that differs; "" if none does.
-std::string first_difference(const nlohmann::json& saved, const nlohmann::json& own) {
-  for (const auto& [name, value] : own.items()) {
-    if (!saved.is_object() || !saved.contains(name) || saved.at(name) == value) continue;
-    const auto difference =
-        name == kSettings ? first_difference(saved.at(name), value)
-                          : fmt::format("{} is {} there, and {} here", name,
-                                        json_for_message(saved.at(name)), json_for_message(value));
-    if (!difference.empty()) return difference;
-  }
-  return "";
 }
 
 }  // namespace
@@ -198,13 +174,12 @@ CheckpointParts parts_of(const TrainingState& state) {
   }
   for (std::size_t i = 0; i < state.schedulers.size(); ++i) {
     parts.push_back(json_part(*state.schedulers[i], numbered("scheduler", i, ".json")));
-    parts.back().file_of_each_rank.clear();
   }
   for (std::size_t i = 0; i < state.loaders.size(); ++i) {
     parts.push_back(state.loaders[i]);
     parts.back().file = numbered("sampler", i, ".json");
   }
-  parts.push_back(scaler_part(state.scaler));
+  if (state.scaler) parts.push_back(scaler_part(*state.scaler));
   parts.insert(parts.end(), state.custom.begin(), state.custom.end());
   parts.push_back(random_part(state.device));
   return parts;
@@ -239,86 +214,6 @@ std::string load_training_state(const std::string& path, const TrainingState& st
   const auto checkpoint = load_parts(path, parts, group, log);
   log_changed_options(requested, initial_options(state), log);
   return checkpoint;
-}
-
-std::unique_ptr<const FolderLock> lock_run(const std::string& where, const std::string& file,
-                                           const std::string& written, const ProcessGroup& group,
-                                           const Log& log,
-                                           std::unique_ptr<const FolderLock> present) {
-  constexpr std::chrono::milliseconds kForTheEndOfARun{5000};
-  std::unique_ptr<const FolderLock> lock = std::move(present);
-  on_rank_0(group, where, [&] {
-    if (lock != nullptr && (lock->is_in_place() || !lock->is_held())) return;
-    const bool restarts = environment_integer("TORCHELASTIC_MAX_RESTARTS", 0).value_or(0) > 0;
-    const auto wait = restarts ? group.timeout() : kForTheEndOfARun;
-    create_directories_synced(folder_of(file));
-    for (const auto& path : {file, written}) {
-      const int error = error_of_replacing(path);
-      if (error != 0 && error != ENOENT) throw SystemError::failed("write", path, error);
-    }
-    lock = std::make_unique<const FolderLock>(where, file, wait);
-    if (lock->is_held()) return;
-    log.warn(fmt::format("{}: its file system has no locks; start no second run there",
-                         folder_of(file)));
-  });
-  return lock;
-}
-
-RunIdentity identity_of(const TrainingState& state) {
-  RunIdentity identity;
-  const auto add = [&](const std::string& file, const char* member, const nlohmann::json& saved) {
-    if (saved.contains(member)) identity.push_back({file, {{member, saved.at(member)}}});
-  };
-  for (const auto& object : state.custom) add(object.file, kSettings, json_of(object));
-  for (std::size_t i = 0; i < state.loaders.size(); ++i) {
-    add(numbered("sampler", i, ".json"), kDataOfPosition, json_of(state.loaders[i]));
-  }
-  return identity;
-}
-
-std::string difference_of(const std::string& checkpoint, const RunIdentity& own) {
-  try {
-    for (const auto& [file, members] : own) {
-      const auto path = fmt::format("{}/{}", checkpoint, file);
-      if (!std::filesystem::exists(path)) continue;
-      const auto difference = first_difference(read_untrusted_json(path), members);
-      if (!difference.empty()) return difference;
-    }
-  } catch (const DataError&) {  // an open of it would fail too
-  }
-  return "";
-}
-
-void require_own_checkpoint(const std::string& where, const std::string& checkpoint,
-                            const RunIdentity& own, const std::string& hint) {
-  const auto difference = difference_of(checkpoint, own);
-  if (difference.empty()) return;
-  throw UsageError::conflict(where, fmt::format("{} is of another run: {}", checkpoint, difference),
-                             hint);
-}
-
-void limit_checkpoints(const std::string& parent, std::string_view prefix, std::size_t total_limit,
-                       const std::vector<std::string>& keep, const ProcessGroup& group,
-                       const Log& log) {
-  on_rank_0(group, "total_limit", [&] {
-    remove_old_checkpoints(parent, prefix, total_limit, keep,
-                           [&](const std::string& error) { log.warn(error); });
-  });
-}
-
-std::string newest_training_state(const std::string& parent, std::string_view prefix,
-                                  const ProcessGroup& group, const Log& log) {
-  std::string newest;
-  on_rank_0(group, "load_state", [&] {
-    newest = newest_intact_checkpoint(parent, prefix, [&](const std::string& error) {
-      log.info("checkpoint passed over: " + error);
-    });
-  });
-  newest = broadcast_text(newest, group);
-  if (newest.empty()) {
-    log.info(fmt::format("no checkpoint to resume from in {}: training from the start", parent));
-  }
-  return newest;
 }
 
 }  // namespace ladder

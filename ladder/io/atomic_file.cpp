@@ -158,6 +158,26 @@ std::string folder_of(const std::string& path) {
   return folder.empty() ? "." : folder;
 }
 
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  fs::directory_iterator entries(folder, error);
+  for (; !error && entries != fs::directory_iterator(); entries.increment(error)) {
+    names.push_back(entries->path().filename().string());
+  }
+  if (error) throw SystemError::failed("list", folder, error.value());
+  return names;
+}
+
+void rename_or_throw(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) throw SystemError::failed("rename", to, errno);
+}
+
 void fsync_directory(const std::string& folder) {
   const UniqueFd descriptor(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!descriptor) throw SystemError::failed("open", folder, errno);

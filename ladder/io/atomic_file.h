@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "ladder/core/unique_fd.h"
 
@@ -98,6 +99,14 @@ void require_writable_folder(std::string_view where, const std::string& path,
 
 // The folder that holds `path`; "." for a bare name.
 std::string folder_of(const std::string& path);
+
+// "runs/a" of "runs/a/".
+std::string without_slash(std::string path);
+
+// The names in a folder, in any order.
+std::vector<std::string> names_in(const std::string& folder);
+
+void rename_or_throw(const std::string& from, const std::string& to);
 
 // Waits until the names in a folder are on disk. Does nothing on file systems without this call.
 void fsync_directory(const std::string& folder);

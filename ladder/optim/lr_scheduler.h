@@ -53,6 +53,7 @@ class LrScheduler {
   // The position of the schedule: last_epoch, base_lrs and last_lr, and more in some classes. As
   // JSON text all numbers come back to the last bit. Python calls last_lr _last_lr. Options such
   // as StepLR's gamma are not part of it.
+  static constexpr bool kSavedByRank0 = true;  // of all ranks; see json_part
   nlohmann::json state_dict() const;
 
   // Loads a state in two steps, like FusedOptimizer::plan_load: this one checks, and the function

@@ -519,6 +519,60 @@ TEST(CheckpointExists, AlsoWhileItIsReplaced) {
   EXPECT_FALSE(checkpoint_exists(folder.file("empty")));
 }
 
+// --- the store of programs without this one ---
+
+void write_plain(const CheckpointStore& store, const std::string& path, const std::string& text) {
+  const auto draft = store.begin(path, {});
+  draft->commit({{"model.bin", write_checkpoint_file(path, "model.bin", content_from(text))}});
+}
+
+std::string plain_text(const CheckpointStore& store, const std::string& path) {
+  std::string text;
+  std::ifstream(store.open(path).file("model.bin")) >> text;
+  return text;
+}
+
+TEST(PlainStore, ReplacesACheckpointAsAWhole) {
+  const TemporaryFolder folder;
+  const CheckpointStore store;
+  const auto path = folder.file("a/snapshot");
+  EXPECT_ERROR(store.open(path), DataError, path + ": expected a checkpoint, got none");
+  write_plain(store, path, "one");
+  write_plain(store, path + "/", "two");
+  EXPECT_EQ(plain_text(store, path), "two");
+  EXPECT_ERROR(store.open(path).file("x"), DataError, "expected the file \"x\", got none");
+  {
+    const auto given_up = store.begin(path, {});
+    write_checkpoint_file(path, "model.bin", content_from("never"));
+  }
+  EXPECT_EQ(plain_text(store, path), "two");
+  EXPECT_EQ(names_in(folder.file("a")), std::vector<std::string>{"snapshot"});
+}
+
+TEST(PlainStore, FindsTheOldCheckpointAfterAKillBetweenTwoNames) {
+  const TemporaryFolder folder;
+  const CheckpointStore store;
+  const auto path = folder.file("snapshot");
+  write_plain(store, path, "old");
+  fs::rename(path, replaced_checkpoint(path));
+  folder.write(".snapshot.partial/left", "by the kill");
+  EXPECT_EQ(plain_text(store, path), "old");
+  write_plain(store, path, "new");
+  EXPECT_EQ(plain_text(store, path), "new");
+  EXPECT_EQ(folder.names(), std::vector<std::string>{"snapshot"});
+}
+
+TEST(PlainStore, ReplacesNoOtherFolder) {
+  const TemporaryFolder folder;
+  const CheckpointStore store;
+  folder.write("photos/holiday.jpg", "");
+  EXPECT_ERROR(write_plain(store, folder.file("photos"), "x"), SystemError,
+               "a checkpoint has no holiday.jpg: name another folder");
+  EXPECT_TRUE(fs::exists(folder.file("photos/holiday.jpg")));
+  write_checkpoint(folder.file("durable"), "x");
+  EXPECT_EQ(store.open(folder.file("durable")).manifest().size(), 3U);
+}
+
 // Numbers of the checkpoints that are left of those given.
 Numbers left(const Numbers& written, std::size_t total_limit) {
   const TemporaryFolder folder;

@@ -15,7 +15,8 @@
 #include <string>
 #include <utility>
 
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/amp/grad_scaler.h"
+#include "ladder/checkpoint/durable_store.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
@@ -62,7 +63,8 @@ std::shared_ptr<Model> make_model(const ProcessGroup& group, const SnapshotSetti
 // The loop of stage 3 with a small network.
 class Loop {
  public:
-  Loop(const ProcessGroup& group, const SnapshotSettings& run)
+  Loop(const ProcessGroup& group, const SnapshotSettings& run,
+       const std::function<void(Snapshot&)>& add_parts = {})
       : loader(image_loader(23, 4).shared_dataset(),
                {.batch_sampler = divide_batches(23, {.mode = run.mode,
                                                      .batch_size = 4,
@@ -77,6 +79,7 @@ class Loop {
         monitor({.quiet = true, .settings = run.settings}, {.group = group}, *model, loader.size(),
                 step_checks) {
     torch::manual_seed(static_cast<std::uint64_t>(group.rank()) + 1);
+    if (add_parts) add_parts(snapshot);
     snapshot.resume(loader, monitor, Log({.rank = group.rank(), .quiet = true}));
   }
 
@@ -138,6 +141,37 @@ TEST_P(SnapshotOf, ARunResumesItBitForBit) {
       EXPECT_EQ(last.monitor.totals().samples, kEpochs * 23);
       group.barrier();
     }
+  });
+}
+
+TEST(Snapshot, NeedsNoDurableStore) {
+  EXPECT_NE(dynamic_cast<const DurableStore*>(&checkpoint_store()), nullptr) << "the one linked";
+  const TemporaryFolder folder;
+  run_ranks(2, [&](const ProcessGroup& group) {
+    static const CheckpointStore plain;
+    use_checkpoint_store(plain);
+    const SnapshotSettings run{.snapshot = {.path = folder.file("snapshot"), .steps = 4}};
+    const auto whole = Loop(group, {}).train_until(-1);
+    for (const std::int64_t stop : {6, 11}) Loop(group, run).train_until(stop);
+    EXPECT_FALSE(fs::exists(folder.file("snapshot/manifest.json")));
+    EXPECT_EQ(Loop(group, run).train_until(-1), whole);
+  });
+}
+
+TEST(Snapshot, HoldsWhatTheProgramAdds) {
+  const TemporaryFolder folder;
+  const SnapshotSettings run{.snapshot = {.path = folder.file("snapshot")}};
+  run_ranks(2, [&](const ProcessGroup& group) {
+    const auto with_scaler = [&](GradScaler& scaler) {
+      return std::make_unique<Loop>(
+          group, run, [&](Snapshot& snapshot) { snapshot.add(json_part(scaler, "scaler.json")); });
+    };
+    GradScaler first({.init_scale = 8.0});
+    with_scaler(first)->train_until(-1);
+    GradScaler second;
+    with_scaler(second);
+    EXPECT_EQ(second.get_scale(), 8.0);
+    EXPECT_ERROR(Loop(group, run), DataError, "got scaler.json; hint: resume with the program");
   });
 }
 
