@@ -12,6 +12,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -30,6 +31,7 @@
 #include "ladder/optim/sgd.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/pipeline_stage.h"
+#include "ladder/parallel/zero_redundancy_optimizer.h"
 #include "mnist/networks.h"
 #include "tests/support/accelerators.h"
 #include "tests/support/exact.h"
@@ -64,7 +66,7 @@ std::shared_ptr<Model> make_model(const ProcessGroup& group, const SnapshotSetti
 class Loop {
  public:
   Loop(const ProcessGroup& group, const SnapshotSettings& run,
-       const std::function<void(Snapshot&)>& add_parts = {})
+       const std::function<void(Loop&)>& prepare = {})
       : loader(image_loader(23, 4).shared_dataset(),
                {.batch_sampler = divide_batches(23, {.mode = run.mode,
                                                      .batch_size = 4,
@@ -79,12 +81,17 @@ class Loop {
         monitor({.quiet = true, .settings = run.settings}, {.group = group}, *model, loader.size(),
                 step_checks) {
     torch::manual_seed(static_cast<std::uint64_t>(group.rank()) + 1);
-    if (add_parts) add_parts(snapshot);
+    if (prepare) prepare(*this);
     snapshot.resume(loader, monitor, Log({.rank = group.rank(), .quiet = true}));
   }
 
-  // Until `end` steps of the whole run are done. Returns a fingerprint.
   std::string train_until(std::int64_t end) {
+    train(end);
+    return fingerprint();
+  }
+
+  // Until `end` steps of the whole run are done.
+  void train(std::int64_t end) {
     for (std::int64_t epoch = loader.epoch() + 1; epoch <= kEpochs; ++epoch) {
       loader.set_epoch(epoch - 1);
       monitor.begin_epoch(epoch, kEpochs, loader.first_batch());
@@ -97,13 +104,12 @@ class Loop {
         monitor.step(batch, loss);
         optimizer.zero_grad();
         snapshot.after_step();
-        if (monitor.steps() == end) return fingerprint();
+        if (monitor.steps() == end) return;
       }
       scheduler.step();
       monitor.end_epoch();
       snapshot.after_epoch();
     }
-    return fingerprint();
   }
 
   std::string fingerprint() const {
@@ -164,7 +170,7 @@ TEST(Snapshot, HoldsWhatTheProgramAdds) {
   run_ranks(2, [&](const ProcessGroup& group) {
     const auto with_scaler = [&](GradScaler& scaler) {
       return std::make_unique<Loop>(
-          group, run, [&](Snapshot& snapshot) { snapshot.add(json_part(scaler, "scaler.json")); });
+          group, run, [&](Loop& loop) { loop.snapshot.add(json_part(scaler, "scaler.json")); });
     };
     GradScaler first({.init_scale = 8.0});
     with_scaler(first)->train_until(-1);
@@ -298,6 +304,22 @@ TEST(Snapshot, RefusesADamagedOneWithAHint) {
     EXPECT_EQ(Loop(group, run).monitor.steps(), 0) << "a missing one is no error";
     fs::create_directory(folder.file(".snapshot.partial"));
     EXPECT_EQ(Loop(group, run).monitor.steps(), 0) << "one that was never complete";
+  });
+}
+
+TEST(Snapshot, HoldsAnOptimizerWhoseStateIsDivided) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](const ProcessGroup& group) {
+    const auto weights_after = [&](const SnapshotSettings& run, std::int64_t end) {
+      std::optional<ZeroRedundancyOptimizer> zero;
+      Loop loop(group, run, [&](Loop& own) { zero.emplace(own.optimizer, group); });
+      loop.train(end);
+      return weights_sha256(state_dict(*loop.model));
+    };
+    const SnapshotSettings run{.snapshot = {.path = folder.file("snapshot"), .steps = 4}};
+    const auto whole = weights_after({}, -1);
+    weights_after(run, 9);
+    EXPECT_EQ(weights_after(run, -1), whole);
   });
 }
 
