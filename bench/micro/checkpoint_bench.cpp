@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <string>
 
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/armour/checkpoint_folder.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/nn/model.h"

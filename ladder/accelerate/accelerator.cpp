@@ -12,7 +12,7 @@
 
 #include "ladder/accelerate/dispatch.h"
 #include "ladder/amp/precision.h"
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/armour/checkpoint_folder.h"
 #include "ladder/checkpoint/optimizer_archive.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/comm/init_process_group.h"

@@ -30,7 +30,7 @@
 #include "ladder/accelerate/trackers.h"
 #include "ladder/amp/autocast.h"
 #include "ladder/amp/grad_scaler.h"
-#include "ladder/checkpoint/run_checkpoints.h"
+#include "ladder/armour/run_checkpoints.h"
 #include "ladder/checkpoint/training_state.h"
 #include "ladder/comm/process_group.h"
 #include "ladder/core/log.h"

@@ -9,7 +9,7 @@
 #include <system_error>
 
 #include "ladder/core/error.h"
-#include "ladder/core/text.h"
+#include "ladder/io/json.h"
 
 namespace ladder {
 namespace {

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/armour/checkpoint_folder.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/comm/run_together.h"
 #include "ladder/comm/texts.h"

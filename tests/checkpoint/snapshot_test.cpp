@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "ladder/amp/grad_scaler.h"
-#include "ladder/checkpoint/durable_store.h"
+#include "ladder/armour/durable_store.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"

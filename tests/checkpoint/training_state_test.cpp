@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerator.h"
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/armour/checkpoint_folder.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"

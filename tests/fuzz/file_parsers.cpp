@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "ladder/checkpoint/checkpoint_manifest.h"
+#include "ladder/armour/checkpoint_manifest.h"
 #include "ladder/checkpoint/safetensors_header.h"
 #include "ladder/io/json.h"
 #include "ladder/trainer/trainer_state.h"
@@ -155,7 +155,7 @@ void parse_manifest(const Bytes& bytes) {
 
 Parser manifest() {
   return {.name = "manifest",
-          .sources = {"ladder/checkpoint/checkpoint_manifest.cpp", "ladder/io/json.cpp"},
+          .sources = {"ladder/armour/checkpoint_manifest.cpp", "ladder/io/json.cpp"},
           .samples = manifest_samples(),
           .parse = parse_manifest,
           .large = large_manifests()};

@@ -17,7 +17,7 @@
 #include <string>
 #include <utility>
 
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/armour/checkpoint_folder.h"
 #include "ladder/io/atomic_file.h"
 
 namespace ladder {

@@ -16,7 +16,7 @@
 #include <tuple>
 #include <vector>
 
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/armour/checkpoint_folder.h"
 #include "ladder/trainer/progress_callback.h"
 #include "ladder/trainer/trainer.h"
 #include "tests/support/golden.h"

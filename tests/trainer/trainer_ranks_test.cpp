@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "ladder/accelerate/function_launcher.h"
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/armour/checkpoint_folder.h"
 #include "ladder/core/error.h"
 #include "ladder/data/tensor_dataset.h"
 #include "ladder/launch/signals.h"

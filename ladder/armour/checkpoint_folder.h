@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "ladder/checkpoint/checkpoint_manifest.h"
+#include "ladder/armour/checkpoint_manifest.h"
 
 namespace ladder {
 

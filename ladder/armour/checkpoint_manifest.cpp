@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/checkpoint/checkpoint_manifest.h"
+#include "ladder/armour/checkpoint_manifest.h"
 
 #include <fmt/format.h>
 

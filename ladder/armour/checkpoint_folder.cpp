@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/armour/checkpoint_folder.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

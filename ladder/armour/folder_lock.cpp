@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/checkpoint/folder_lock.h"
+#include "ladder/armour/folder_lock.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

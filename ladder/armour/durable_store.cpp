@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/checkpoint/durable_store.h"
+#include "ladder/armour/durable_store.h"
 
 #include <fmt/format.h>
 
 #include <filesystem>
 
-#include "ladder/checkpoint/checkpoint_folder.h"
-#include "ladder/checkpoint/run_checkpoints.h"
+#include "ladder/armour/checkpoint_folder.h"
+#include "ladder/armour/run_checkpoints.h"
 #include "ladder/comm/run_together.h"
 
 namespace ladder {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/armour/folder_lock.h"
 #include "ladder/checkpoint/checkpoint_parts.h"
-#include "ladder/checkpoint/folder_lock.h"
 #include "ladder/comm/process_group.h"
 #include "ladder/core/log.h"
 

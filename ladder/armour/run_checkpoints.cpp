@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/checkpoint/run_checkpoints.h"
+#include "ladder/armour/run_checkpoints.h"
 
 #include <fmt/core.h>
 
@@ -7,7 +7,7 @@
 #include <chrono>
 #include <filesystem>
 
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/armour/checkpoint_folder.h"
 #include "ladder/checkpoint/loader_position.h"
 #include "ladder/comm/run_together.h"
 #include "ladder/comm/texts.h"

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/armour/checkpoint_folder.h"
 #include "ladder/core/error.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/expect_error.h"
