@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/amp/grad_scaler.h"
 #include "ladder/checkpoint/safetensors_header.h"
 #include "ladder/core/error.h"
 #include "ladder/core/text.h"
@@ -27,7 +26,6 @@ namespace ladder {
 namespace {
 
 constexpr const char* kGroups = "groups";  // of an optimizer
-constexpr const char* kScaler = "scaler";
 
 void read_or_refuse(const RegularFile& file, std::uint64_t offset, std::span<std::byte> bytes,
                     const std::string& path) {
@@ -115,19 +113,6 @@ OptimizerState optimizer_state_from(SafetensorsFile file, std::string_view origi
   }
   auto groups = parse_untrusted_json(found->second, json_data_error(origin));
   return {std::move(file.tensors), std::move(groups)};
-}
-
-std::map<std::string, std::string> metadata_of(const GradScaler& scaler) {
-  if (!scaler.is_enabled()) return {};
-  return {{kScaler, scaler.state_dict().dump()}};
-}
-
-void load_scaler(GradScaler& scaler, const std::string& path) {
-  if (!scaler.is_enabled()) return;
-  const auto metadata = load_safetensors(path).metadata;
-  const auto found = metadata.find(kScaler);
-  if (found == metadata.end()) return;
-  scaler.load_state_dict(parse_untrusted_json(found->second, json_data_error(path)), path);
 }
 
 }  // namespace ladder
