@@ -3,9 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/io/atomic_file.h"
 #include "ladder/io/json.h"
@@ -25,10 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kNameAnotherFile = "name another file";
-
-std::string start_reader(const std::string& path) {
-  return fmt::format("it is a pipe without a reader: start one first: cat {} &", path);
-}
 
 // What is wrong with a file to write, for a hint; "" if nothing is. Changes nothing.
 std::string writing_problem(const std::string& path) {
@@ -46,82 +38,16 @@ std::string writing_problem(const std::string& path) {
                      error == ENOENT ? "create the folder first" : kNameAnotherFile);
 }
 
-bool is_pipe(const std::string& path) {
-  std::error_code ignored;
-  return fs::is_fifo(path, ignored);
-}
-
-int flags_of(OldRecords old_records) {
-  constexpr int kWithoutWaiting = O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
-  const int always = kWithoutWaiting | O_APPEND;  // behind the end, even if another program cut it
-  return old_records == OldRecords::kRefuse ? always | O_EXCL : always;
-}
-
 }  // namespace
-
-AppendedFile::AppendedFile(std::string path, OldRecords old_records,
-                           std::chrono::milliseconds patience)
-    : path_(std::move(path)), patience_(patience) {
-  constexpr mode_t kAsUmaskAllows = 0666;
-  descriptor_.reset(::open(path_.c_str(), flags_of(old_records), kAsUmaskAllows));
-  struct stat status{};
-  if (!descriptor_ || ::fstat(descriptor_.get(), &status) != 0) {
-    const int error = errno;
-    const auto hint = error == ENXIO && is_pipe(path_) ? start_reader(path_) : "";
-    throw SystemError::failed("open", path_, error, hint);
-  }
-  if (!S_ISREG(status.st_mode)) {
-    if (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode)) return;
-    throw SystemError::failed("open", path_, EINVAL, kNameAnotherFile);
-  }
-  // Until the program ends, so that lines of two runs do not mix. Some file systems have no locks.
-  if (::flock(descriptor_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    throw SystemError::failed("lock", path_, EWOULDBLOCK,
-                              "another run writes it: name another file");
-  }
-  if (old_records == OldRecords::kReplace && ::ftruncate(descriptor_.get(), 0) != 0) {
-    throw SystemError::failed("truncate", path_, errno);
-  }
-}
-
-std::uint64_t AppendedFile::size() const {
-  struct stat status{};
-  const bool known = ::fstat(descriptor_.get(), &status) == 0 && S_ISREG(status.st_mode);
-  return known ? static_cast<std::uint64_t>(status.st_size) : 0;
-}
-
-void AppendedFile::write(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(descriptor_.get(), bytes.data(), bytes.size());
-    if (count >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(count));
-    } else if (errno == EAGAIN) {
-      wait_for_reader();
-    } else if (errno != EINTR) {
-      throw SystemError::failed("write", path_, errno);
-    }
-  }
-}
-
-void AppendedFile::wait_for_reader() const {
-  pollfd pipe{.fd = descriptor_.get(), .events = POLLOUT, .revents = 0};
-  for (Deadline deadline(patience_); !deadline.passed();) {
-    const int ready = ::poll(&pipe, 1, static_cast<int>(deadline.slice().count()));
-    if (ready > 0 || (ready < 0 && errno == EINTR)) return;
-  }
-  throw SystemError::failed("write", path_, ETIMEDOUT,
-                            fmt::format("its reader has read nothing for {} s",
-                                        static_cast<double>(patience_.count()) / 1000.0));
-}
 
 JsonLines::JsonLines(const std::string& path, std::string_view field, OldRecords old_records)
     : path_(path), old_records_(old_records) {
   auto problem = writing_problem(path);
-  if (problem.empty() && is_pipe(path)) {
+  if (problem.empty() && std::filesystem::is_fifo(path)) {
     try {
       file_ = AppendedFile(path_, old_records_);
     } catch (const SystemError&) {
-      problem = start_reader(path);
+      problem = reader_of_pipe(path);
     }
   }
   if (problem.empty()) return;

@@ -17,7 +17,7 @@
 #include "ladder/core/log.h"
 #include "ladder/core/system_limits.h"
 #include "ladder/io/json.h"
-#include "ladder/io/json_lines.h"
+#include "ladder/io/appended_file.h"
 #include "ladder/launch/failure_kind.h"
 #include "ladder/launch/rank_status.h"
 #include "ladder/launch/signals.h"
