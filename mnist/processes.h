@@ -21,7 +21,10 @@ void choose_processes(PipelineRunOptions& options);
 template <typename Options>
 void choose_processes(Options& options) = delete;
 
-// The parts of choose_processes for a program that starts ranks only if no launcher has.
+// The parts of choose_processes: hides all other GPUs than those of --gpu, and logs the notes.
+void show_only_chosen_gpus(SingleOptions& options);
+void log_notes(const SingleOptions& options, int rank);
+// For a program that starts ranks only if no launcher has (rank_processes.cpp):
 void find_launcher(GroupOptions& group, ProcessOptions& processes);
 void complete_nprocs(const GroupOptions& group, ProcessOptions& processes);
 
