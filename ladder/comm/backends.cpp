@@ -22,50 +22,6 @@ namespace ladder {
 namespace {
 
 using Type = c10d::ProcessGroup::BackendType;
-using Tensors = std::vector<at::Tensor>;
-using C10dWork = c10::intrusive_ptr<c10d::Work>;
-
-// Collectives of one rank: nothing to exchange.
-class SingleBackend : public c10d::Backend {
- public:
-  SingleBackend() : Backend(/*rank=*/0, /*size=*/1) {}
-
-  const std::string getBackendName() const override { return "single"; }
-  C10dWork broadcast(Tensors& tensors, const c10d::BroadcastOptions& /*options*/) override {
-    return completed(tensors);
-  }
-  C10dWork allreduce(Tensors& tensors, const c10d::AllreduceOptions& /*options*/) override {
-    return completed(tensors);
-  }
-  C10dWork reduce(Tensors& tensors, const c10d::ReduceOptions& /*options*/) override {
-    return completed(tensors);
-  }
-  C10dWork allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                     const c10d::AllgatherOptions& /*options*/) override {
-    return copied(outputs, inputs);
-  }
-  C10dWork _allgather_base(at::Tensor& output, at::Tensor& input,
-                           const c10d::AllgatherOptions& /*options*/) override {
-    output.copy_(input.view_as(output));
-    return completed({output});
-  }
-  C10dWork gather(std::vector<Tensors>& outputs, Tensors& inputs,
-                  const c10d::GatherOptions& /*options*/) override {
-    return copied(outputs, inputs);
-  }
-  C10dWork _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
-                                const c10d::ReduceScatterOptions& /*options*/) override {
-    output.copy_(input.view_as(output));
-    return completed({output});
-  }
-  C10dWork barrier(const c10d::BarrierOptions& /*options*/) override { return completed({}); }
-
- private:
-  static C10dWork copied(std::vector<Tensors>& outputs, const Tensors& inputs) {
-    outputs.front().front().copy_(inputs.front());
-    return completed(outputs.front());
-  }
-};
 
 // The GPUs that the ranks of this machine can use. CUDA is asked, as choose_device does: a rank
 // whose driver is broken must not wait for NCCL with tensors on the CPU.
@@ -92,11 +48,6 @@ UsageError missing_gpu(const ProcessGroupOptions& options, const LaunchEnvironme
                   gpus == 1 ? "" : "s", missing.empty() ? "" : fmt::format(" ({})", missing)),
       missing.empty() ? "start as many ranks as GPUs, or use backend gloo, which can share them"
                       : "nvidia-smi shows whether the driver works; or use backend gloo");
-}
-
-DeviceBackends make_single(ProcessGroup::Setup& /*setup*/, const C10dStore& /*store*/) {
-  const auto single = c10::make_intrusive<SingleBackend>();
-  return {single, single, Type::CUSTOM, Type::CUSTOM};
 }
 
 DeviceBackends make_gloo_alone(ProcessGroup::Setup& setup, const C10dStore& store) {

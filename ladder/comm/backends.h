@@ -12,13 +12,6 @@ namespace ladder {
 
 // The table of backends: single, nccl, those that add themselves, gloo.
 
-struct DeviceBackends {
-  c10::intrusive_ptr<c10d::Backend> cpu;
-  c10::intrusive_ptr<c10d::Backend> cuda;
-  c10d::ProcessGroup::BackendType cpu_type = c10d::ProcessGroup::BackendType::GLOO;
-  c10d::ProcessGroup::BackendType cuda_type = c10d::ProcessGroup::BackendType::GLOO;
-};
-
 struct Backend {
   std::string name;  // ProcessGroupOptions::backend
 
@@ -27,7 +20,7 @@ struct Backend {
 
   // Waits for all ranks. If they find that they cannot use it, all of them may return another one,
   // with its name in setup.backend.
-  DeviceBackends (*make)(ProcessGroup::Setup& setup, const C10dStore& store);
+  MakeBackends make;
 
   // The error if options.backend is its name, and it does not suit or `make` returned another one.
   UsageError (*refused)(const ProcessGroupOptions& options, const LaunchEnvironment& launch);
@@ -45,13 +38,5 @@ const Backend& find_backend(const std::string& name);
 //
 // A program adds its own in main(), before init_process_group(). Returns true.
 bool add_backend(Backend backend, const std::string& condition);
-
-// Of a backend that can move a tensor to memory that all ranks map (share_memory).
-class SharesTensors {
- public:
-  virtual ~SharesTensors() = default;
-  // A collective. Does nothing for a tensor that an exchange serves as well.
-  virtual void share(const at::Tensor& tensor) = 0;
-};
 
 }  // namespace ladder

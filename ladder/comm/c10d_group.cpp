@@ -15,7 +15,6 @@
 #include <thread>
 #include <utility>
 
-#include "ladder/comm/backends.h"
 #include "ladder/comm/errors.h"
 #include "ladder/core/clock.h"
 #include "ladder/core/environment.h"
@@ -41,6 +40,51 @@ class C10dLogSilencer {
   int before_;
 };
 
+using Tensors = std::vector<at::Tensor>;
+using C10dWork = c10::intrusive_ptr<c10d::Work>;
+
+// Collectives of one rank: nothing to exchange.
+class SingleBackend : public c10d::Backend {
+ public:
+  SingleBackend() : Backend(/*rank=*/0, /*size=*/1) {}
+
+  const std::string getBackendName() const override { return "single"; }
+  C10dWork broadcast(Tensors& tensors, const c10d::BroadcastOptions& /*options*/) override {
+    return completed(tensors);
+  }
+  C10dWork allreduce(Tensors& tensors, const c10d::AllreduceOptions& /*options*/) override {
+    return completed(tensors);
+  }
+  C10dWork reduce(Tensors& tensors, const c10d::ReduceOptions& /*options*/) override {
+    return completed(tensors);
+  }
+  C10dWork allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                     const c10d::AllgatherOptions& /*options*/) override {
+    return copied(outputs, inputs);
+  }
+  C10dWork _allgather_base(at::Tensor& output, at::Tensor& input,
+                           const c10d::AllgatherOptions& /*options*/) override {
+    output.copy_(input.view_as(output));
+    return completed({output});
+  }
+  C10dWork gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                  const c10d::GatherOptions& /*options*/) override {
+    return copied(outputs, inputs);
+  }
+  C10dWork _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                const c10d::ReduceScatterOptions& /*options*/) override {
+    output.copy_(input.view_as(output));
+    return completed({output});
+  }
+  C10dWork barrier(const c10d::BarrierOptions& /*options*/) override { return completed({}); }
+
+ private:
+  static C10dWork copied(std::vector<Tensors>& outputs, const Tensors& inputs) {
+    outputs.front().front().copy_(inputs.front());
+    return completed(outputs.front());
+  }
+};
+
 std::vector<int> missing_keys(c10d::Store& store, const std::vector<std::string>& keys) {
   std::vector<int> missing;
   try {
@@ -56,10 +100,16 @@ std::vector<int> missing_keys(c10d::Store& store, const std::vector<std::string>
 
 }  // namespace
 
+DeviceBackends make_single(ProcessGroup::Setup& /*setup*/, const C10dStore& /*store*/) {
+  const auto single = c10::make_intrusive<SingleBackend>();
+  return {single, single, c10d::ProcessGroup::BackendType::CUSTOM,
+          c10d::ProcessGroup::BackendType::CUSTOM};
+}
+
 C10dGroup make_c10d_group(ProcessGroup::Setup& setup) {
   const auto store = c10::make_intrusive<c10d::PrefixStore>("default_pg", setup.store);
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, setup.rank, setup.world_size);
-  const auto made = find_backend(setup.backend).make(setup, store);
+  const auto made = setup.make(setup, store);
   group->setDefaultBackend(made.cuda_type);
   group->setBackend(c10::kCPU, made.cpu_type, made.cpu);
   group->setBackend(c10::kCUDA, made.cuda_type, made.cuda);

@@ -24,12 +24,34 @@ using C10dStore = c10::intrusive_ptr<c10d::Store>;
 // The group inside `group`; never null. Valid as long as `group` is.
 C10dGroup c10d_group(const ProcessGroup& group);
 
+struct DeviceBackends {
+  c10::intrusive_ptr<c10d::Backend> cpu;
+  c10::intrusive_ptr<c10d::Backend> cuda;
+  c10d::ProcessGroup::BackendType cpu_type = c10d::ProcessGroup::BackendType::GLOO;
+  c10d::ProcessGroup::BackendType cuda_type = c10d::ProcessGroup::BackendType::GLOO;
+};
+
+// Waits for all ranks.
+using MakeBackends = DeviceBackends (*)(ProcessGroup::Setup& setup, const C10dStore& store);
+
+// Collectives of one rank: nothing to exchange.
+DeviceBackends make_single(ProcessGroup::Setup& setup, const C10dStore& store);
+
+// Of a backend that can move a tensor to memory that all ranks map (share_memory).
+class SharesTensors {
+ public:
+  virtual ~SharesTensors() = default;
+  // A collective. Does nothing for a tensor that an exchange serves as well.
+  virtual void share(const at::Tensor& tensor) = 0;
+};
+
 struct ProcessGroup::Setup {
   int rank = 0;
   int world_size = 1;
   int local_rank = 0;
   int local_world_size = 1;
   std::string backend = "single";        // a row of backends.h
+  MakeBackends make = make_single;       // of that row
   std::string description;               // for the log
   std::chrono::milliseconds timeout{0};  // of every wait
   C10dStore store;                       // of the rendezvous
@@ -37,9 +59,9 @@ struct ProcessGroup::Setup {
   std::string gloo_address;              // this machine's address for the other ranks
 };
 
-// Builds what Python's init_process_group builds: a group with one backend per device type, from
-// the row of setup.backend (backends.h). "gloo" serves CPU and CUDA tensors (the latter through
-// host memory); "nccl" serves CUDA tensors, and Gloo then serves CPU tensors. Waits for all ranks.
+// Builds what Python's init_process_group builds: a group with one backend per device type. "gloo"
+// serves CPU and CUDA tensors (the latter through host memory); "nccl" serves CUDA tensors, and
+// Gloo then serves CPU tensors. Waits for all ranks.
 C10dGroup make_c10d_group(ProcessGroup::Setup& setup);
 
 // Runs `operations` on a store, and throws DistributedError naming `address` if they do not end

@@ -337,6 +337,7 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
                                          .local_rank = launch.local_rank,
                                          .local_world_size = launch.local_world_size,
                                          .backend = backend,
+                                         .make = row.make,
                                          .description = launch.description(),
                                          .timeout = options.timeout,
                                          .store = store,
