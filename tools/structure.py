@@ -25,7 +25,7 @@ SHELVES = {
               "checkpoint/checkpoint_manifest monitor/stop_signal monitor/loss_guard "
               "monitor/run_settings parallel/replica_check io/atomic_file io/sha256",
     "exact": "exact/",
-    "guest": "guest/ optim/torch_lr_scheduler",
+    "guest": "guest/",
     "kernels": "kernels/",
     "launchers": "launchers/ launch/launch_environment launch/launch_variables",
     "observe": "observe/ monitor/fingerprint monitor/step_trace monitor/progress_bar io/json_lines "

@@ -26,7 +26,7 @@
 #include "ladder/launch/signals.h"
 #include "ladder/monitor/run_settings.h"
 #include "ladder/optim/clip_grad.h"
-#include "ladder/optim/torch_lr_scheduler.h"
+#include "ladder/guest/torch_lr_scheduler.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/zero_redundancy_optimizer.h"
 

@@ -34,6 +34,7 @@
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
 #include "ladder/data/tensor_dataset.h"
+#include "ladder/guest/torch_dataset.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/nn/sample_noise.h"
 #include "ladder/optim/adam.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/optim/torch_lr_scheduler.h"
+#include "ladder/guest/torch_lr_scheduler.h"
 
 #include <limits>
 #include <nlohmann/json.hpp>
