@@ -15,14 +15,6 @@
 #include "ladder/core/error.h"
 
 namespace ladder {
-namespace {
-
-bool mode_of(const torch::nn::Module* module) {
-  if (module != nullptr) return module->is_training();
-  throw UsageError::missing("model", "a module", "create it first: std::make_shared<Net>()");
-}
-
-}  // namespace
 
 ModelWrapper::ModelWrapper(std::shared_ptr<Model> module) {
   Model::train(mode_of(module.get()));  // before the child is registered: the wrapper alone
@@ -62,11 +54,8 @@ FreezeGuard::~FreezeGuard() {
 }
 
 const torch::nn::Module& unwrapped(const torch::nn::Module& module) {
-  if (const auto* const wrapper = dynamic_cast<const ModelWrapper*>(&module)) {
-    return unwrapped(wrapper->module());
-  }
-  const auto* const adapted = dynamic_cast<const AdaptedModel*>(&module);
-  return adapted == nullptr ? module : adapted->module();
+  const auto* const model = dynamic_cast<const Model*>(&module);
+  return model == nullptr ? module : model->unwrapped();
 }
 
 void require_own_elements(std::string_view where, const std::string& name,
@@ -122,6 +111,11 @@ std::int64_t micro_batch_of(const torch::nn::Module& model) {
 
 torch::Tensor at_least_float32(const torch::Tensor& tensor) {
   return tensor.to(torch::promote_types(tensor.scalar_type(), torch::kFloat32));
+}
+
+bool mode_of(const torch::nn::Module* module) {
+  if (module != nullptr) return module->is_training();
+  throw UsageError::missing("model", "a module", "create it first: std::make_shared<Net>()");
 }
 
 Modes modes_of(const torch::nn::Module& module) {

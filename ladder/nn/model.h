@@ -52,6 +52,9 @@ class Model : public torch::nn::Module {
   // The samples of a micro-batch, of a wrapper that divides each batch into some of this size;
   // 0 = of none.
   virtual std::int64_t micro_batch() const { return 0; }
+
+  // The network within wrappers, whose names the files have.
+  virtual const torch::nn::Module& unwrapped() const { return *this; }
 };
 
 // A Model around a Model, its submodule `module`, so names in its state dictionary begin with
@@ -65,11 +68,58 @@ class ModelWrapper : public Model {
   // A copy of the wrapped model, without the wrapper.
   std::shared_ptr<Model> new_like() const override { return module_->new_like(); }
 
+  const torch::nn::Module& unwrapped() const override { return module_->unwrapped(); }
+
   Model& module() const { return *module_; }
 
  protected:
   std::shared_ptr<Model> module_;
 };
+
+// Makes a Model of a module of another class, for ModelPointer. ladder/guest/adapt.h does for those
+// of LibTorch.
+template <typename Module>
+struct ModelMaker {
+  static std::shared_ptr<Model> make(const Module& /*net*/) {
+    static_assert(
+        std::is_void_v<Module>,  // never
+        "expected a module: a std::shared_ptr to a class derived from ladder::Model; with "
+        "ladder/guest/adapt.h also one to a class derived from torch::nn::Module, a holder of "
+        "TORCH_MODULE or torch::nn, or ladder::adapt(...)");
+    return nullptr;
+  }
+};
+
+// A parameter for a network: a pointer to a Model, or what ModelMaker makes of another module.
+class ModelPointer : public std::shared_ptr<Model> {
+ public:
+  ModelPointer() = default;
+  // NOLINTBEGIN(google-explicit-constructor): the type of an argument
+  ModelPointer(std::nullptr_t) {}
+  ModelPointer(std::shared_ptr<Model> model) : shared_ptr(std::move(model)) {}
+  template <typename Module>
+  ModelPointer(const Module& net) : shared_ptr(made(net)) {}
+  // NOLINTEND(google-explicit-constructor)
+
+ private:
+  template <typename Module>
+  static std::shared_ptr<Model> made(const Module& net) {
+    if constexpr (std::convertible_to<Module, std::shared_ptr<Model>>) {
+      return net;
+    } else {
+      return ModelMaker<Module>::make(net);
+    }
+  }
+};
+
+// For the wrappers of a Model alone, called with anything else.
+template <typename Module>
+std::shared_ptr<Model> refuse_module(const Module& /*net*/) {
+  static_assert(std::is_void_v<Module>,  // never
+                "expected a std::shared_ptr to a class derived from ladder::Model; "
+                "DistributedDataParallel takes any module");
+  return nullptr;
+}
 
 // A module of any class as a Model: its submodule `module`.
 class AdaptedModel : public Model {
@@ -80,7 +130,7 @@ class AdaptedModel : public Model {
   AdaptedModel(std::shared_ptr<torch::nn::Module> module, Forward forward);
 
   torch::Tensor forward(const Inputs& inputs) override { return forward_(inputs); }
-  const torch::nn::Module& module() const { return *module_; }
+  const torch::nn::Module& unwrapped() const override { return *module_; }
 
   // Of a module whose forward takes other arguments or returns another type. Throws UsageError.
   [[noreturn]] static torch::Tensor refuse(const Inputs& inputs);
@@ -170,39 +220,9 @@ std::shared_ptr<Model> adapt(const Module& net) {
   }
 }
 
-// For the wrappers of a Model alone, called with anything else.
-template <typename Module>
-std::shared_ptr<Model> refuse_module(const Module& /*net*/) {
-  static_assert(std::is_void_v<Module>,  // never
-                "expected a std::shared_ptr to a class derived from ladder::Model; "
-                "DistributedDataParallel takes any module");
-  return nullptr;
-}
-
-// A parameter for any module: a pointer to a Model, or adapt() of what is given.
-class ModelPointer : public std::shared_ptr<Model> {
- public:
-  ModelPointer() = default;
-  // NOLINTBEGIN(google-explicit-constructor): the type of an argument
-  ModelPointer(std::nullptr_t) {}
-  ModelPointer(std::shared_ptr<Model> model) : shared_ptr(std::move(model)) {}
-  template <typename Module>
-  ModelPointer(const Module& net) : shared_ptr(checked(net)) {}
-  // NOLINTEND(google-explicit-constructor)
-
- private:
-  template <typename Module>
-  static std::shared_ptr<Model> checked(const Module& net) {
-    static_assert(
-        AnyModule<Module>,
-        "expected a module: a holder of TORCH_MODULE or torch::nn, a std::shared_ptr to a "
-        "class derived from torch::nn::Module or ladder::Model, or ladder::adapt(...)");
-    if constexpr (AnyModule<Module>) {
-      return adapt(net);
-    } else {
-      return nullptr;
-    }
-  }
+template <AnyModule Module>
+struct ModelMaker<Module> {
+  static std::shared_ptr<Model> make(const Module& net) { return adapt(net); }
 };
 
 // Freezes all parameters of `module` while it lives: a backward passes through it and leaves no
@@ -218,7 +238,7 @@ class FreezeGuard {
   std::vector<torch::Tensor> frozen_;
 };
 
-// `module` without the ModelWrappers and AdaptedModels around it.
+// Model::unwrapped(), or `module` if it is no Model.
 const torch::nn::Module& unwrapped(const torch::nn::Module& module);
 
 // Throws UsageError, beginning with `where`, for a gradient that is sparse, as that of an Embedding
@@ -251,6 +271,9 @@ std::int64_t micro_batch_of(const torch::nn::Module& model);
 
 // `tensor` in float32, or unchanged if it is float64.
 torch::Tensor at_least_float32(const torch::Tensor& tensor);
+
+// Whether `module` is in train mode. Throws UsageError for nullptr.
+bool mode_of(const torch::nn::Module* module);
 
 // The modes (train or eval) of a module, "", and of those in it, by name.
 using Modes = std::vector<std::pair<std::string, bool>>;
