@@ -37,6 +37,7 @@
 #include "ladder/core/threads.h"
 #include "ladder/data/batch.h"
 #include "ladder/data/data_loader.h"
+#include "ladder/guest/adapt.h"
 #include "ladder/monitor/evaluation.h"
 #include "ladder/monitor/run_setup.h"
 #include "ladder/nn/averaged_gradient.h"

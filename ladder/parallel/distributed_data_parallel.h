@@ -20,8 +20,8 @@ struct DistributedDataParallelOptions {
   GradientReducerOptions reducer = {};
 };
 
-// A Model around a module of any class (ModelPointer), of which every rank has a replica, kept
-// equal on all of them.
+// A Model around a Model or, with guest/adapt.h, a module of any class, of which every rank has a
+// replica, kept equal on all of them.
 //
 // Each rank runs forward and backward on samples of its own; while backward runs, the gradients are
 // averaged over the ranks (see GradientReducer for the contract). Equal gradients and equal

@@ -19,6 +19,7 @@
 #include "ladder/data/data_loader.h"
 #include "ladder/data/dataset.h"
 #include "ladder/data/transform.h"
+#include "ladder/guest/adapt.h"
 #include "ladder/monitor/step_observer.h"
 #include "ladder/nn/model.h"
 #include "ladder/optim/lr_scheduler.h"
