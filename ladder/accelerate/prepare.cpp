@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstddef>
+
+#include "ladder/accelerate/accelerator.h"
+#include "ladder/amp/precision.h"
+#include "ladder/checkpoint/optimizer_archive.h"
+#include "ladder/checkpoint/safetensors.h"
+#include "ladder/core/error.h"
+#include "ladder/exact/exact_data_parallel.h"
+#include "ladder/guest/torch_lr_scheduler.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/zero_redundancy_optimizer.h"
+
+namespace ladder {
+namespace {
+
+// Refuses a dtype that no checkpoint can hold here, not in the first save_state.
+void require_savable(const torch::nn::Module& module) {
+  for (const auto& [name, tensor] : state_dict(module)) safetensors_dtype(tensor.scalar_type());
+}
+
+// Copies of a loader share its position.
+CheckpointPart position_of(const AcceleratedDataLoader& loader) {
+  return json_part(
+      "sampler.json", [loader] { return loader.state_dict(); },
+      [loader](const auto& state, auto origin) { return loader.plan_load(state, origin); });
+}
+
+void require_object(const void* object, const char* expected) {
+  if (object != nullptr) return;
+  throw UsageError::missing("Accelerator::prepare", expected,
+                            "the pointer is null: create it first");
+}
+
+}  // namespace
+
+std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) {
+  require_object(model.get(), "a model");
+  for (const auto& known : state_.models) {
+    const auto prepared = std::dynamic_pointer_cast<Model>(known);
+    if (prepared && &unwrapped(*prepared) == &unwrapped(*model)) return prepared;
+  }
+  require_savable(*model);
+  if (options_.device_placement) model->to(device_);
+  if (config_.mixed_precision != Precision::kFp32) {
+    model = std::make_shared<AutocastModel>(model, dtype_of(config_.mixed_precision));
+  }
+  if (options_.exact_sums) {
+    model = in_exact_data_parallel(std::move(model));
+  } else if (use_distributed()) {
+    model = std::make_shared<DistributedDataParallel>(
+        model, group_, DistributedDataParallelOptions{.reducer = handlers_.ddp});
+  }
+  state_.models.push_back(model);
+  return model;
+}
+
+void Accelerator::prepare_module(const std::shared_ptr<torch::nn::Module>& module) {
+  require_object(module.get(), "a module");
+  if (std::ranges::find(state_.models, module) != state_.models.end()) return;
+  require_savable(*module);
+  if (options_.exact_sums) {
+    throw UsageError::conflict("exact_sums", "a module that is no ladder::Model",
+                               "derive it from ladder::Model and override new_like()");
+  }
+  std::erase_if(modules_, [&](const auto& own) { return own.module == module; });  // freed before
+  if (options_.device_placement) module->to(device_);
+  modules_.push_back(
+      {module, use_distributed() ? std::make_unique<GradientReducer>(*module, group_, handlers_.ddp)
+                                 : nullptr});
+  state_.models.push_back(module);
+}
+
+std::shared_ptr<Model> Accelerator::in_exact_data_parallel(std::shared_ptr<Model> model) const {
+  auto options = options_.exact_sums->scaled_by(*scaler_);
+  if (handlers_.ddp.check_replicas > 0) options.check_replicas = handlers_.ddp.check_replicas;
+  return std::make_shared<ExactDataParallel>(std::move(model), group_, std::move(options));
+}
+
+std::shared_ptr<AcceleratedOptimizer> Accelerator::prepare_optimizer(
+    std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  require_object(optimizer.get(), "an optimizer");
+  for (const auto& known : *optimizers_) {
+    if (&known->optimizer() == optimizer.get()) return known;
+  }
+  require_savable(*optimizer);
+  if (options_.zero_redundancy) ZeroRedundancyOptimizer(*optimizer, group_);
+  const auto place = make_place_for(*optimizer);
+  if (place == optimizers_->size()) {
+    optimizers_->emplace_back();
+    state_.optimizers.emplace_back();
+  }
+  auto& prepared = optimizers_->at(place);
+  state_.optimizers[place] = optimizer;
+  prepared = std::make_shared<AcceleratedOptimizer>(std::move(optimizer), scaler_, gradients_,
+                                                    config_.debug, group_);
+  return prepared;
+}
+
+// That of an optimizer of the same parameters, if nobody has what prepare returned for it: this one
+// replaces it, as a new optimizer in each epoch. Its schedules make room for theirs.
+std::size_t Accelerator::make_place_for(const torch::optim::Optimizer& optimizer) {
+  const auto steps_first_of = [&](torch::optim::Optimizer& old) {
+    const auto& own = optimizer.param_groups().at(0).params();
+    const auto& others = old.param_groups().at(0).params();
+    return !own.empty() && !others.empty() && own[0].is_same(others[0]);
+  };
+  for (std::size_t i = 0; i < optimizers_->size(); ++i) {
+    auto& old = (*optimizers_)[i]->optimizer();
+    if (optimizers_->at(i).use_count() > 1 || !steps_first_of(old)) continue;
+    const auto is_its = [&](const auto& schedule) {
+      return &schedule->scheduler().optimizer() == &old;
+    };
+    if (std::ranges::any_of(schedulers_, [&](const auto& schedule) {
+          return is_its(schedule) && schedule.use_count() > 1;
+        })) {
+      continue;
+    }
+    for (std::size_t k = schedulers_.size(); k-- > 0;) {
+      if (!is_its(schedulers_[k])) continue;
+      auto place = k;  // as if those before it were still there
+      for (const auto free : free_schedule_places_) place += free <= place ? 1 : 0;
+      free_schedule_places_.insert(place);
+      schedulers_.erase(schedulers_.begin() + static_cast<std::ptrdiff_t>(k));
+      state_.schedulers.erase(state_.schedulers.begin() + static_cast<std::ptrdiff_t>(k));
+    }
+    return i;
+  }
+  return optimizers_->size();
+}
+
+std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
+    std::shared_ptr<LrScheduler> scheduler) {
+  require_object(scheduler.get(), "a schedule");
+  for (const auto& known : schedulers_) {
+    if (&known->scheduler() == scheduler.get()) return known;
+  }
+  const bool batch_grows = options_.data_loader.mode == LoaderMode::kPerProcess;
+  const int steps = options_.scheduler_steps_per_call.value_or(batch_grows ? num_processes() : 1);
+  if (steps > 1) {
+    log_.info(fmt::format("each step() of the scheduler steps {} times (scheduler_steps_per_call)",
+                          steps));
+  }
+  auto place = std::ssize(schedulers_);
+  if (!free_schedule_places_.empty()) {
+    const auto first = free_schedule_places_.extract(free_schedule_places_.begin()).value();
+    place = std::min(place, static_cast<std::ptrdiff_t>(first));
+  }
+  state_.schedulers.insert(state_.schedulers.begin() + place, scheduler);
+  return *schedulers_.insert(
+      schedulers_.begin() + place,
+      std::make_shared<AcceleratedScheduler>(
+          std::move(scheduler), optimizers_, gradients_,
+          AcceleratedScheduler::Options{
+              .steps_per_call = steps,
+              .step_with_optimizer = options_.step_scheduler_with_optimizer}));
+}
+
+std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
+    const std::shared_ptr<torch::optim::LRScheduler>& scheduler) {
+  require_object(scheduler.get(), "a schedule");
+  for (const auto& known : schedulers_) {
+    auto* const own = dynamic_cast<TorchLrScheduler*>(&known->scheduler());
+    if (own != nullptr && own->scheduler() == scheduler) return known;
+  }
+  std::vector<torch::optim::Optimizer*> optimizers;
+  for (const auto& optimizer : state_.optimizers) optimizers.push_back(optimizer.get());
+  auto* const optimizer = optimizer_of(*scheduler, optimizers);
+  if (optimizer == nullptr) {
+    throw UsageError::conflict("Accelerator::prepare",
+                               "a schedule of LibTorch whose optimizer is not prepared",
+                               "prepare the optimizer before, or left of, its schedule");
+  }
+  return prepare_scheduler(
+      std::shared_ptr<LrScheduler>(std::make_shared<TorchLrScheduler>(scheduler, *optimizer)));
+}
+
+AcceleratedDataLoader Accelerator::prepare_data_loader(DataLoader loader) {
+  auto prepared = prepare_eval_loader(std::move(loader));
+  const auto replaced = std::ranges::find_if(loaders_, [&](const AcceleratedDataLoader& old) {
+    return old.is_only_copy() && &old.dataset() == &prepared.dataset();
+  });
+  if (replaced == loaders_.end()) {
+    loaders_.push_back(prepared);
+  } else {
+    *replaced = prepared;
+  }
+  return prepared;
+}
+
+TrainingState Accelerator::state() const {
+  auto state = state_;
+  for (const auto& loader : loaders_) state.loaders.push_back(position_of(loader));
+  return state;
+}
+
+AcceleratedDataLoader Accelerator::prepare_eval_loader(DataLoader loader) const {
+  return {std::move(loader),
+          LoaderSetup{.group = group_,
+                      .device = batch_device(),
+                      .configuration = options_.data_loader,
+                      .gradients = gradients_,
+                      .micro_batch = options_.exact_sums ? options_.exact_sums->micro_batch : 0}};
+}
+
+void Accelerator::free_memory() {
+  state_.models.clear();
+  std::erase_if(modules_, [](const auto& own) { return own.module.use_count() == 1; });
+  state_.optimizers.clear();
+  state_.schedulers.clear();
+  loaders_.clear();
+  optimizers_->clear();
+  schedulers_.clear();
+}
+
+void Accelerator::free_memory(const torch::nn::Module& module) {
+  std::erase_if(state_.models,
+                [&](const auto& own) { return &unwrapped(*own) == &unwrapped(module); });
+  std::erase_if(modules_, [&](const auto& own) {
+    return own.module.get() == &module && own.module.use_count() == 1;
+  });
+}
+
+void Accelerator::free_memory(AcceleratedOptimizer& optimizer) {
+  const auto is_raw = [&](const auto& other) { return &other == &optimizer.optimizer(); };
+  std::erase_if(state_.schedulers, [&](const auto& own) { return is_raw(own->optimizer()); });
+  std::erase_if(schedulers_, [&](const auto& own) { return is_raw(own->scheduler().optimizer()); });
+  std::erase_if(state_.optimizers, [&](const auto& own) { return is_raw(*own); });
+  std::erase_if(*optimizers_, [&](const auto& own) { return own.get() == &optimizer; });
+}
+
+void Accelerator::free_memory(const AcceleratedDataLoader& loader) {
+  std::erase_if(loaders_, [&](const auto& own) { return own.is_copy_of(loader); });
+}
+
+}  // namespace ladder
