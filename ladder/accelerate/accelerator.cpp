@@ -6,73 +6,21 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <optional>
-#include <system_error>
+#include <utility>
 
 #include "ladder/accelerate/dispatch.h"
 #include "ladder/amp/precision.h"
-#include "ladder/armour/checkpoint_folder.h"
-#include "ladder/checkpoint/optimizer_archive.h"
 #include "ladder/checkpoint/safetensors.h"
-#include "ladder/comm/init_process_group.h"
 #include "ladder/comm/run_together.h"
-#include "ladder/core/device.h"
 #include "ladder/core/error.h"
-#include "ladder/core/largest_counts.h"
+#include "ladder/core/log.h"
 #include "ladder/core/one_thread.h"
-#include "ladder/exact/exact_data_parallel.h"
-#include "ladder/guest/torch_lr_scheduler.h"
-#include "ladder/io/atomic_file.h"
-#include "ladder/launch/signals.h"
-#include "ladder/monitor/run_settings.h"
 #include "ladder/optim/clip_grad.h"
-#include "ladder/parallel/distributed_data_parallel.h"
-#include "ladder/parallel/zero_redundancy_optimizer.h"
+#include "ladder/parallel/replicated_model.h"
 
 namespace ladder {
 namespace {
-
-constexpr Rule<AcceleratorOptions> kRules[] = {
-    {"exact_sums",
-     [](const AcceleratorOptions& o) {
-       return o.exact_sums && o.data_loader.mode != LoaderMode::kGlobal;
-     },
-     "it needs batches that do not depend on the number of processes",
-     "set data_loader.mode to LoaderMode::kGlobal, in which the processes divide each batch"},
-};
-
-std::string device_request(const AcceleratorOptions& options, const AccelerateConfig& config) {
-  if (config.use_cpu) return "cpu";
-  return options.device == "auto" && !config.device.empty() ? config.device : options.device;
-}
-
-ProcessGroupOptions group_options(AcceleratorOptions options, const AccelerateConfig& config) {
-  auto group = options.process_group;
-  group.device = device_request(options, config);
-  // A variable may set these on one rank alone.
-  options.debug = config.debug;
-  options.gradient_accumulation.num_steps = config.gradient_accumulation_steps;
-  options.mixed_precision = config.mixed_precision;
-  auto settings = settings_of_ranks(settings_of(accelerator_option_table(), options));
-  settings["exact_sums"] =
-      options.exact_sums ? std::to_string(options.exact_sums->micro_batch) : "unset";
-  settings.merge(group.settings);
-  group.settings = std::move(settings);
-  return group;
-}
-
-GradScalerOptions scaler_options(GradScalerOptions options, Precision precision) {
-  options.enabled = options.enabled && precision == Precision::kFp16;
-  return options;
-}
-
-TrackersOptions tracker_options(const AcceleratorOptions& options, const ProcessGroup& group) {
-  const auto& project = options.project;
-  return {.log_with = options.log_with,
-          .logging_dir = project.logging_dir.empty() ? project.project_dir : project.logging_dir,
-          .is_main_process = group.rank() == 0};
-}
 
 void require_one_number(const torch::Tensor& loss) {
   if (loss.defined() && loss.numel() == 1) return;
@@ -85,35 +33,20 @@ void require_one_number(const torch::Tensor& loss) {
 }  // namespace
 
 Accelerator::Accelerator(AcceleratorOptions options, AcceleratorHandlers handlers)
-    : options_(std::move(options)),
-      handlers_(std::move(handlers)),
-      config_(accelerate_config(options_)),
-      group_(init_process_group(group_options(options_, config_))),
-      log_({.rank = group_.rank(), .world_size = group_.world_size(), .quiet = options_.quiet}),
-      threads_(prepare_process(
-          {.requested = options_.threads, .local_world_size = group_.local_world_size()})),
-      device_(choose_device(device_request(options_, config_), log_, group_.local_rank())),
-      scaler_(
-          std::make_shared<GradScaler>(scaler_options(handlers_.scaler, config_.mixed_precision))),
-      gradients_(
-          std::make_shared<GradientState>(config_.gradient_accumulation_steps,
-                                          options_.gradient_accumulation.sync_with_dataloader)),
-      optimizers_(std::make_shared<PreparedOptimizers>()),
-      trackers_(tracker_options(options_, group_)) {
-  for (const auto& note : config_.notes) log_.info(note);
-  require_rules(kRules, options_);
-  choose_precision(config_.mixed_precision, device_, log_);
-  make_project_folder();
-  state_.scaler = scaler_;
-  state_.device = device_;
-}
+    : shared_(std::move(options), std::move(handlers)),
+      objects_(shared_),
+      trackers_({.log_with = shared_.options.log_with,
+                 .logging_dir = Project::logging_dir(shared_.options.project),
+                 .is_main_process = is_main_process()}),
+      project_(shared_, objects_) {}
 
 Accelerator::~Accelerator() = default;
 
 RunSetup Accelerator::setup() {
-  CheckpointHooks checkpoints = {.last = [this] { return last_checkpoint_; }};
-  if (!options_.project.project_dir.empty()) checkpoints.save = [this] { return save_state(); };
-  return {group_, device_, config_.mixed_precision, threads_, std::move(checkpoints)};
+  CheckpointHooks checkpoints = {.last = [this] { return project_.last_checkpoint(); }};
+  if (project_.has_folder()) checkpoints.save = [this] { return save_state(); };
+  return {shared_.group, shared_.device, shared_.config.mixed_precision, shared_.threads,
+          std::move(checkpoints)};
 }
 
 Model& Accelerator::unwrap_model(Model& model) {
@@ -123,22 +56,22 @@ Model& Accelerator::unwrap_model(Model& model) {
 
 std::shared_ptr<const Dataset> Accelerator::load_dataset(
     const std::function<std::shared_ptr<const Dataset>()>& make) const {
-  if (!options_.data_loader.dispatch_batches) return make();
-  return dataset_of_main_process(make, group_);
+  if (!shared_.options.data_loader.dispatch_batches) return make();
+  return dataset_of_main_process(make, shared_.group);
 }
 
 bool Accelerator::needs_autocast(const std::vector<torch::nn::Module*>& modules) const {
   const auto is_given = [&](const PreparedModule& own) {
     return std::ranges::find(modules, own.module.get()) != modules.end();
   };
-  return config_.mixed_precision != Precision::kFp32 && std::ranges::any_of(modules_, is_given);
+  return shared_.is_mixed() && std::ranges::any_of(objects_.modules(), is_given);
 }
 
 Accelerator::Accumulation Accelerator::begin_batch(const std::vector<torch::nn::Module*>& modules) {
-  if (gradients_->has_left_window()) drop_left_window();
-  gradients_->begin_batch();
+  if (shared_.gradients->has_left_window()) drop_left_window();
+  shared_.gradients->begin_batch();
   Accumulation accumulation;
-  if (!sync_gradients() && !options_.gradient_accumulation.sync_each_batch) {
+  if (!sync_gradients() && !shared_.options.gradient_accumulation.sync_each_batch) {
     for (auto* const module : modules) pause(*module, accumulation);
   }
   if (needs_autocast(modules)) accumulation.autocast_.reset(new auto(autocast()));
@@ -149,7 +82,7 @@ void Accelerator::pause(torch::nn::Module& module, Accumulation& accumulation) {
   if (auto* const replicated = dynamic_cast<ReplicatedModel*>(&module)) {
     accumulation.pauses_.push_back(replicated->no_sync());
   }
-  for (const auto& own : modules_) {
+  for (const auto& own : objects_.modules()) {
     if (own.module.get() != &module || own.reducer == nullptr) continue;
     accumulation.pauses_.push_back(own.reducer->no_sync());
   }
@@ -163,8 +96,8 @@ Accelerator::Accumulation Accelerator::no_sync(torch::nn::Module& module, bool w
 
 void Accelerator::backward(const torch::Tensor& loss) {
   require_one_number(loss);
-  const bool is_mixed = config_.mixed_precision != Precision::kFp32 && !modules_.empty();
-  const bool misses = gradients_->num_steps() > 1 && !gradients_->accumulates();
+  const bool is_mixed = shared_.is_mixed() && !objects_.modules().empty();
+  const bool misses = shared_.gradients->num_steps() > 1 && !shared_.gradients->accumulates();
   if (misses || (is_mixed && !had_autocast_)) {
     throw UsageError::conflict(
         "Accelerator::backward",
@@ -173,25 +106,25 @@ void Accelerator::backward(const torch::Tensor& loss) {
         "begin the body of the loop with "
         "const auto accumulation = accelerator.accumulate(*model);");
   }
-  const bool is_first = gradients_->backward_calls++ == 0;
-  if (is_first && !options_.project.project_dir.empty()) {
-    require_models(state_);
-    require_own_checkpoints();
+  const bool is_first = shared_.gradients->backward_calls++ == 0;
+  if (is_first && project_.has_folder()) {
+    require_models(objects_.state());
+    project_.require_own_checkpoints();
   }
-  const double weight = gradients_->loss_weight();
-  const auto scaled = scaler_->scale(weight == 1.0 ? loss : loss * weight);
-  if (handlers_.ddp.find_unused_parameters) {
-    for (const auto& own : modules_) {
+  const double weight = shared_.gradients->loss_weight();
+  const auto scaled = shared_.scaler->scale(weight == 1.0 ? loss : loss * weight);
+  if (shared_.handlers.ddp.find_unused_parameters) {
+    for (const auto& own : objects_.modules()) {
       if (own.reducer == nullptr) continue;
       own.reducer->before_forward();
       own.reducer->after_forward({scaled});
     }
   }
   std::optional<Autocast> without_autocast;
-  if (is_mixed) without_autocast.emplace(device_, torch::kFloat32);
+  if (is_mixed) without_autocast.emplace(shared_.device, torch::kFloat32);
   backward_with_check(scaled);
-  if (sync_gradients() && handlers_.ddp.broadcast_buffers) send_buffers_of_frozen();
-  if (optimizers_->size() > 1) warn_of_foreign_gradients();
+  if (sync_gradients() && shared_.handlers.ddp.broadcast_buffers) send_buffers_of_frozen();
+  if (objects_.optimizers().size() > 1) warn_of_foreign_gradients();
 }
 
 // The reducers do not see a backward through networks that are not prepared.
@@ -201,13 +134,13 @@ void Accelerator::backward_with_check(const torch::Tensor& loss) {
       loss.register_hook([local = local_](const torch::Tensor& /*gradient*/) { local->note(); });
   loss.backward();
   loss.remove_hook(hook);
-  local_->compare(nullptr, group_);
+  local_->compare(nullptr, shared_.group);
 }
 
 // The forwards of a network that is frozen for now change its running statistics, and no backward
 // of its own sends them.
 void Accelerator::send_buffers_of_frozen() const {
-  for (const auto& [module, reducer] : modules_) {
+  for (const auto& [module, reducer] : objects_.modules()) {
     if (reducer == nullptr) continue;
     const auto weights = module->parameters();
     const bool is_frozen = std::ranges::none_of(weights, &torch::Tensor::requires_grad);
@@ -216,10 +149,10 @@ void Accelerator::send_buffers_of_frozen() const {
 }
 
 void Accelerator::warn_of_foreign_gradients() {
-  for (const auto& optimizer : *optimizers_) {
+  for (const auto& optimizer : objects_.optimizers()) {
     optimizer->note_backward();
     if (!optimizer->used_foreign_gradients() || std::exchange(warned_of_gradients_, true)) continue;
-    log_.warn(
+    shared_.log.warn(
         "a step used gradients of a backward that another optimizer's step followed: call "
         "zero_grad() before the backward, and freeze the other network in it "
         "(ladder::FreezeGuard)");
@@ -227,29 +160,30 @@ void Accelerator::warn_of_foreign_gradients() {
 }
 
 NumItems Accelerator::num_items(std::int64_t own) const {
-  const double weight = gradients_->round_weight();
+  const double weight = shared_.gradients->round_weight();
   auto count = torch::tensor(weight == 0.0 ? 0 : own, torch::kInt64);
-  group_.all_reduce(count);
-  const double processes = options_.exact_sums || weight == 0.0 ? 1.0 : num_processes() / weight;
+  shared_.group.all_reduce(count);
+  const double processes =
+      shared_.options.exact_sums || weight == 0.0 ? 1.0 : num_processes() / weight;
   return {.global = std::max<std::int64_t>(count.item<std::int64_t>(), 1),
           .processes = std::llround(processes)};
 }
 
 void Accelerator::drop_window() {
-  gradients_->drop_window();
-  for (const auto& optimizer : *optimizers_) optimizer->drop_gradients();
-  for (const auto& model : state_.models) {
+  shared_.gradients->drop_window();
+  for (const auto& optimizer : objects_.optimizers()) optimizer->drop_gradients();
+  for (const auto& model : objects_.models()) {
     if (auto* const replicated = dynamic_cast<ReplicatedModel*>(model.get())) replicated->forget();
   }
 }
 
 void Accelerator::drop_left_window() {
-  log_.info("dropped the gradients of an accumulation window, whose loop ended early");
+  shared_.log.info("dropped the gradients of an accumulation window, whose loop ended early");
   drop_window();
 }
 
 void Accelerator::unscale_gradients() {
-  for (const auto& optimizer : *optimizers_) optimizer->unscale_gradients();
+  for (const auto& optimizer : objects_.optimizers()) optimizer->unscale_gradients();
 }
 
 torch::Tensor Accelerator::clip_grad_norm_(const std::vector<torch::Tensor>& parameters,
@@ -257,7 +191,7 @@ torch::Tensor Accelerator::clip_grad_norm_(const std::vector<torch::Tensor>& par
   if (!sync_gradients()) return {};
   unscale_gradients();
   std::optional<OneThread> one_thread;
-  if (options_.exact_sums) one_thread.emplace();
+  if (shared_.options.exact_sums) one_thread.emplace();
   return ladder::clip_grad_norm_(parameters, max_norm, norm_type);
 }
 
@@ -270,36 +204,11 @@ void Accelerator::clip_grad_value_(const std::vector<torch::Tensor>& parameters,
 
 Autocast Accelerator::autocast() const {
   had_autocast_ = true;
-  return {device_, dtype_of(config_.mixed_precision)};
+  return {shared_.device, dtype_of(shared_.config.mixed_precision)};
 }
 
 bool Accelerator::optimizer_step_was_skipped() const {
-  return std::ranges::any_of(*optimizers_, &AcceleratedOptimizer::step_was_skipped);
-}
-
-torch::Tensor Accelerator::gather_samples(const torch::Tensor& tensor) const {
-  if (gradients_->is_in_round()) {
-    if (tensor.dim() == 0) {
-      throw UsageError::malformed("gather_for_metrics", "rows, one per sample", "a scalar",
-                                  "pass one value per sample, or use reduce");
-    }
-    const auto rows = gradients_->repeats_batch() ? tensor.narrow(0, 0, 0) : tensor;
-    return gather_rows(rows, group_, config_.debug);
-  }
-  const EpochProgress* const pass = gradients_->progress();
-  if (pass == nullptr) {
-    throw UsageError::conflict("gather_for_metrics", "no loop over a prepared loader is running",
-                               "call it inside the loop, or use gather");
-  }
-  if (tensor.dim() == 0 || tensor.size(0) != pass->local_size) {
-    throw UsageError::malformed(
-        "gather_for_metrics", fmt::format("{} rows, one per sample", pass->local_size),
-        tensor.dim() == 0 ? "a scalar" : fmt::format("{} rows", tensor.size(0)),
-        "a mean over the batch includes repeated samples: pass one value per sample, or use "
-        "reduce");
-  }
-  const auto all = gather_rows(tensor, group_, config_.debug);
-  return all.size(0) == pass->real_size() ? all : all.narrow(0, 0, pass->real_size());
+  return std::ranges::any_of(objects_.optimizers(), &AcceleratedOptimizer::step_was_skipped);
 }
 
 void Accelerator::print(std::string_view line) const {
@@ -307,28 +216,29 @@ void Accelerator::print(std::string_view line) const {
 }
 
 void Accelerator::main_process_first(const std::function<void()>& run) const {
-  on_rank_0(group_, "main_process_first", run);
+  on_rank_0(shared_.group, "main_process_first", run);
   if (!is_main_process()) run();
 }
 
 void Accelerator::local_main_process_first(const std::function<void()>& run) const {
-  run_or_fail_together(group_, "local_main_process_first", [&] { on_local_main_process(run); });
+  run_or_fail_together(shared_.group, "local_main_process_first",
+                       [&] { on_local_main_process(run); });
   if (!is_local_main_process()) run();
 }
 
 bool Accelerator::check_trigger() {
   auto raised = torch::tensor(std::exchange(trigger_, false) ? 1 : 0, torch::kInt64);
-  group_.all_reduce(raised, ReduceOp::kMax);
+  shared_.group.all_reduce(raised, ReduceOp::kMax);
   return raised.item<std::int64_t>() != 0;
 }
 
 void Accelerator::save_model(const torch::nn::Module& model, const std::string& path) const {
-  on_rank_0(group_, "save_model", [&] { ladder::save_model(model, path); });
+  on_rank_0(shared_.group, "save_model", [&] { ladder::save_model(model, path); });
 }
 
 void Accelerator::init_trackers(const std::string& project_name,
                                 const nlohmann::ordered_json& config) {
-  if (resumed_) trackers_.go_on();
+  if (project_.has_loaded()) trackers_.go_on();
   trackers_.start(project_name, config.is_null() ? nlohmann::ordered_json::object() : config);
 }
 
@@ -340,7 +250,7 @@ void Accelerator::write_curves(const std::function<void()>& write) {
   try {
     write();
   } catch (const SystemError& error) {
-    log_.warn(fmt::format("the curves end here: {}", error.what()));
+    shared_.log.warn(fmt::format("the curves end here: {}", error.what()));
     curves_end_ = true;
   }
 }

@@ -2,56 +2,40 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
-#include <torch/optim/schedulers/lr_scheduler.h>
 #include <torch/types.h>
 
 #include <concepts>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "ladder/accelerate/accelerate_config.h"
 #include "ladder/accelerate/accelerated_data_loader.h"
 #include "ladder/accelerate/accelerated_optimizer.h"
 #include "ladder/accelerate/accelerator_options.h"
-#include "ladder/accelerate/gradient_state.h"
+#include "ladder/accelerate/accelerator_state.h"
 #include "ladder/accelerate/joined_batches.h"
 #include "ladder/accelerate/operations.h"
+#include "ladder/accelerate/prepare.h"
+#include "ladder/accelerate/project.h"
 #include "ladder/accelerate/trackers.h"
 #include "ladder/amp/autocast.h"
-#include "ladder/amp/grad_scaler.h"
 #include "ladder/armour/run_checkpoints.h"
 #include "ladder/checkpoint/training_state.h"
 #include "ladder/comm/process_group.h"
-#include "ladder/core/log.h"
-#include "ladder/core/threads.h"
 #include "ladder/data/batch.h"
-#include "ladder/data/data_loader.h"
-#include "ladder/guest/adapt.h"
 #include "ladder/monitor/evaluation.h"
 #include "ladder/monitor/run_setup.h"
 #include "ladder/nn/averaged_gradient.h"
-#include "ladder/nn/model.h"
-#include "ladder/optim/lr_scheduler.h"
 #include "ladder/parallel/gradient_reducer.h"
 
 namespace ladder {
-
-// Options of the objects that the Accelerator creates. Python's counterpart: kwargs_handlers.
-struct AcceleratorHandlers {
-  GradientReducerOptions ddp = {};  // of DistributedDataParallel
-  GradScalerOptions scaler = {};    // of fp16; `enabled` follows the precision
-};
 
 // Runs a training loop, written for one device, on any number of processes.
 //
@@ -73,9 +57,6 @@ struct AcceleratorHandlers {
 // configuration (accelerate_config.h), and chooses device, precision and threads. It is a
 // collective, and with several processes must come after any fork.
 //
-// One run at a time uses a project_dir: a second one is refused (FolderLock), as long as this
-// object lives.
-//
 // It makes the process group of this start: use process_group() where another part needs one. A
 // second init_process_group finds the port of the first in use.
 //
@@ -94,51 +75,28 @@ class Accelerator {
 
   // --- Processes and device ---
 
-  const ProcessGroup& process_group() const { return group_; }
-  int num_processes() const { return group_.world_size(); }
-  int process_index() const { return group_.rank(); }
-  int local_process_index() const { return group_.local_rank(); }
-  bool is_main_process() const { return group_.rank() == 0; }
-  bool is_local_main_process() const { return group_.local_rank() == 0; }  // one per machine
-  bool is_last_process() const { return group_.rank() + 1 == group_.world_size(); }
-  bool use_distributed() const { return group_.world_size() > 1; }
-  const torch::Device& device() const { return device_; }
-  Precision mixed_precision() const { return config_.mixed_precision; }
-  const ThreadChoice& threads() const { return threads_; }
-  const Log& log() const { return log_; }
+  const ProcessGroup& process_group() const { return shared_.group; }
+  int num_processes() const { return shared_.group.world_size(); }
+  int process_index() const { return shared_.group.rank(); }
+  int local_process_index() const { return shared_.group.local_rank(); }
+  bool is_main_process() const { return shared_.group.rank() == 0; }
+  bool is_local_main_process() const { return shared_.group.local_rank() == 0; }  // one per machine
+  bool is_last_process() const { return shared_.group.rank() + 1 == shared_.group.world_size(); }
+  bool use_distributed() const { return shared_.use_distributed(); }
+  const torch::Device& device() const { return shared_.device; }
+  Precision mixed_precision() const { return shared_.config.mixed_precision; }
+  const ThreadChoice& threads() const { return shared_.threads; }
+  const Log& log() const { return shared_.log; }
   // For a TrainingMonitor. With a project_dir, a run that a signal stops saves its state there.
   RunSetup setup();
 
   // --- Preparing ---
 
   // Prepares each object for any number of processes, and returns them in the same order: a tuple,
-  // or the object itself if there is one. Takes any number, in any order, repeatedly. A prepared
-  // object is returned unchanged.
-  //
-  //     std::shared_ptr<Model>           on the device, under autocast if the precision is mixed;
-  //                                      with several processes wrapped in
-  //                                      DistributedDataParallel, or in ExactDataParallel with
-  //                                      exact_sums (a collective)
-  //     any other torch::nn module       the same object, on the device; with several processes a
-  //                                      GradientReducer averages its gradients (a collective).
-  //                                      Call its forward as before. Under mixed precision it runs
-  //                                      in 16 bits while an Accumulation or autocast() lives
-  //     torch::optim::Optimizer          an AcceleratedOptimizer
-  //     LrScheduler, or of torch::optim  an AcceleratedScheduler; one of torch::optim after its
-  //                                      optimizer: checkpoints hold its number of steps
-  //     DataLoader                       an AcceleratedDataLoader
-  //     any other range of batches       JoinedBatches: each process gets one batch in turn of a
-  //                                      sequence that is the same on all. A loader of torch::data
-  //                                      that shuffles: torch::manual_seed(seed + epoch) on all
-  //                                      before each pass
-  //
-  // Modules are holders or shared pointers. Optimizers and schedules are unique pointers (moved),
-  // shared pointers, or objects: moved, or alive as long as what prepare returned is used. Classes
-  // derived from these are taken as well. One that replaces another, such as a new optimizer in
-  // each epoch, takes its place in checkpoints: an optimizer of the same parameters, or a loader of
-  // the same data set, when nobody holds what prepare returned for the other. BatchNorm stays
-  // local; for global statistics, call convert_sync_batchnorm(*model, accelerator.process_group())
-  // before.
+  // or the object itself if there is one. Takes any number, in any order, repeatedly: modules,
+  // optimizers, schedules, loaders and other ranges of batches. prepare.h lists what becomes of
+  // each. A collective. BatchNorm stays local; for global statistics, call
+  // convert_sync_batchnorm(*model, accelerator.process_group()) before.
   //
   // Throws UsageError for an optimizer or a dtype that no checkpoint could save. With a
   // project_dir, the first backward throws for an optimizer whose models are not prepared; on
@@ -148,31 +106,42 @@ class Accelerator {
   template <typename... Objects>
   auto prepare(Objects&&... objects) {
     if constexpr (sizeof...(Objects) == 1) {
-      return (prepare_one(std::forward<Objects>(objects)), ...);
+      return (objects_.prepare(std::forward<Objects>(objects)), ...);
     } else {
       // Braces: prepared from left to right, in the same order on every rank.
-      return std::tuple{prepare_one(std::forward<Objects>(objects))...};
+      return std::tuple{objects_.prepare(std::forward<Objects>(objects))...};
     }
   }
 
-  std::shared_ptr<Model> prepare_model(std::shared_ptr<Model> model);
+  // For one kind.
+  std::shared_ptr<Model> prepare_model(std::shared_ptr<Model> model) {
+    return objects_.prepare_model(std::move(model));
+  }
+  void prepare_module(const std::shared_ptr<torch::nn::Module>& module) {
+    objects_.prepare_module(module);
+  }
   std::shared_ptr<AcceleratedOptimizer> prepare_optimizer(
-      std::shared_ptr<torch::optim::Optimizer> optimizer);
-  std::shared_ptr<AcceleratedScheduler> prepare_scheduler(std::shared_ptr<LrScheduler> scheduler);
-  // For a schedule of LibTorch. Throws UsageError unless its optimizer is prepared.
-  std::shared_ptr<AcceleratedScheduler> prepare_scheduler(
-      const std::shared_ptr<torch::optim::LRScheduler>& scheduler);
-  void prepare_module(const std::shared_ptr<torch::nn::Module>& module);
-  AcceleratedDataLoader prepare_data_loader(DataLoader loader);
+      std::shared_ptr<torch::optim::Optimizer> optimizer) {
+    return objects_.prepare_optimizer(std::move(optimizer));
+  }
+  template <typename Schedule>
+  std::shared_ptr<AcceleratedScheduler> prepare_scheduler(Schedule&& schedule) {
+    return objects_.prepare_scheduler(std::forward<Schedule>(schedule));
+  }
+  AcceleratedDataLoader prepare_data_loader(DataLoader loader) {
+    return objects_.prepare_data_loader(std::move(loader));
+  }
+  // Not saved in checkpoints: for evaluations, which begin with the first batch.
+  AcceleratedDataLoader prepare_eval_loader(DataLoader loader) const {
+    return objects_.prepare_eval_loader(std::move(loader));
+  }
 
   // The batches of a range that has this process's batches alone, such as a loader of torch::data
   // with a sampler for several processes. The processes may have different numbers of them.
   template <typename Range>
   JoinedBatches<Range> join(Range&& batches) const {
-    return {std::forward<Range>(batches), group_, gradients_, batch_device(), 0, 1};
+    return objects_.join(std::forward<Range>(batches), 0, 1);
   }
-  // The same, but not saved in checkpoints: for evaluations, which begin with the first batch.
-  AcceleratedDataLoader prepare_eval_loader(DataLoader loader) const;
 
   // The network without wrappers. `model` prepared, or not.
   static Model& unwrap_model(Model& model);
@@ -218,18 +187,18 @@ class Accelerator {
   [[nodiscard]] Accumulation no_sync(torch::nn::Module& module, bool when = true);
 
   // Whether a step follows the current batch.
-  bool sync_gradients() const { return gradients_->sync_gradients(); }
+  bool sync_gradients() const { return shared_.gradients->sync_gradients(); }
   // The weight of the current batch in the loss of its accumulation window; see backward.
-  double loss_weight() const { return gradients_->loss_weight(); }
+  double loss_weight() const { return shared_.gradients->loss_weight(); }
   // For a loss over items that only the loop can count, such as rows, tokens or edges: `own` are
   // those of this process's batch, and the mean over the items of all processes is
   //     accelerator.backward(accelerator.num_items(own).mean(sum));
   // The batch that a process without another repeats counts as 0. Batches of an accumulation window
   // keep their weights in it; see backward. A collective.
   NumItems num_items(std::int64_t own) const;
-  int gradient_accumulation_steps() const { return gradients_->num_steps(); }
+  int gradient_accumulation_steps() const { return shared_.gradients->num_steps(); }
   // From the next batch on. Throws UsageError in the middle of a window, or for a number below 1.
-  void set_gradient_accumulation_steps(int steps) { gradients_->set_num_steps(steps); }
+  void set_gradient_accumulation_steps(int steps) { shared_.gradients->set_num_steps(steps); }
 
   // Ends an accumulation window without a step, and drops its gradients: before a save in the
   // middle of one.
@@ -265,15 +234,16 @@ class Accelerator {
   bool optimizer_step_was_skipped() const;
 
   // The gradient scaler; enabled for fp16 only.
-  GradScaler& scaler() { return *scaler_; }
+  GradScaler& scaler() { return *shared_.scaler; }
 
   // --- Collectives over tensors, and structures of tensors (operations.h) ---
 
   // The rows of all processes, in rank order, on every process.
   template <typename Structure>
   Structure gather(const Structure& data) const {
-    return map_tensors(
-        data, [this](const torch::Tensor& t) { return gather_rows(t, group_, config_.debug); });
+    return map_tensors(data, [this](const torch::Tensor& t) {
+      return gather_rows(t, shared_.group, shared_.config.debug);
+    });
   }
 
   // The same for the current batch of a prepared loader, without the samples that even_batches
@@ -283,35 +253,37 @@ class Accelerator {
   // does not have one row per sample, such as a mean.
   template <typename Structure>
   Structure gather_for_metrics(const Structure& data) const {
-    return map_tensors(data,
-                       [this](const torch::Tensor& tensor) { return gather_samples(tensor); });
+    return map_tensors(data, [this](const torch::Tensor& t) {
+      return gather_samples(t, *shared_.gradients, shared_.group, shared_.config.debug);
+    });
   }
 
   // By default the sum over the processes: of a NumItems::mean that is the number of processes ×
   // the mean loss. Reduction::kMean divides.
   template <typename Structure>
   Structure reduce(const Structure& data, Reduction reduction = Reduction::kSum) const {
-    return map_tensors(
-        data, [&](const torch::Tensor& t) { return reduced(t, reduction, group_, config_.debug); });
+    return map_tensors(data, [&](const torch::Tensor& t) {
+      return reduced(t, reduction, shared_.group, shared_.config.debug);
+    });
   }
 
   template <typename Structure>
   Structure broadcast(const Structure& data, int from_process = 0) const {
     return map_tensors(data, [&](const torch::Tensor& t) {
-      return broadcasted(t, from_process, group_, config_.debug);
+      return broadcasted(t, from_process, shared_.group, shared_.config.debug);
     });
   }
 
   template <typename Structure>
   Structure pad_across_processes(const Structure& data, const PadOptions& options = {}) const {
     return map_tensors(data, [&](const torch::Tensor& t) {
-      return padded_across_ranks(t, options, group_, config_.debug);
+      return padded_across_ranks(t, options, shared_.group, shared_.config.debug);
     });
   }
 
   // --- Process control ---
 
-  void wait_for_everyone() const { group_.barrier(); }
+  void wait_for_everyone() const { shared_.group.barrier(); }
 
   // Prints a line to the standard output, on the main process only.
   void print(std::string_view line) const;
@@ -332,22 +304,25 @@ class Accelerator {
     if (is_last_process()) run();
   }
   void on_process(int process_index, const std::function<void()>& run) const {
-    if (group_.rank() == process_index) run();
+    if (shared_.group.rank() == process_index) run();
   }
 
   // This process's contiguous part of `items`. If their number does not divide, the first parts are
   // longer by one; apply_padding repeats the last item until all parts have that size.
   template <typename Item>
   std::vector<Item> split_between_processes(const std::vector<Item>& items,
-                                            bool apply_padding = false) const;
+                                            bool apply_padding = false) const {
+    return part_of_rank(items, shared_.group, apply_padding);
+  }
 
   // Releases all prepared objects, or one (an optimizer with its schedules). Those with other
   // owners keep working, but are in no checkpoint; to free their memory, release them first.
   // Registered objects stay.
-  void free_memory();
-  void free_memory(const torch::nn::Module& module);
-  void free_memory(AcceleratedOptimizer& optimizer);
-  void free_memory(const AcceleratedDataLoader& loader);
+  void free_memory() { objects_.free_memory(); }
+  template <typename Object>
+  void free_memory(Object& object) {
+    objects_.free_memory(object);
+  }
 
   // A flag that stops all processes when one has a reason. check_trigger returns whether any
   // process has set it, and resets it; a collective.
@@ -360,24 +335,16 @@ class Accelerator {
   // that Python reads. A collective.
   void save_model(const torch::nn::Module& model, const std::string& path) const;
 
-  // Registers an object of the caller's for save_state and load_state. It has
-  //     nlohmann::json state_dict() const;
-  //     std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin);
-  // where plan_load checks the state and returns the function that applies it; or, instead of it,
-  //     void load_state_dict(const nlohmann::json& state, std::string_view origin);
-  // The object must outlive the Accelerator. `file`: its name in the checkpoint, such as
-  // "my_state.json"; default custom_checkpoint_N.json, by the order of registration. If its state
-  // differs between the processes, as of an environment, each writes and loads its own; see
-  // json_part (checkpoint_parts.h) for another number of processes.
+  // Registers an object of the caller's, with a state_dict(), for save_state and load_state; see
+  // PreparedObjects::register_for_checkpointing. The object must outlive the Accelerator. `file`:
+  // its name in the checkpoint, such as "my_state.json".
   template <typename Object>
   void register_for_checkpointing(Object& object, const std::string& file = "") {
-    const std::string next = "custom_checkpoint_" + std::to_string(custom_files_) + ".json";
-    state_.custom.push_back(json_part(object, file.empty() ? next : file));
-    if (file.empty()) ++custom_files_;
+    objects_.register_for_checkpointing(object, file);
   }
 
   // What tells this run from others that saved into its folder; see require_own_checkpoint.
-  RunIdentity identity() const { return identity_of(parts_of(state())); }
+  RunIdentity identity() const { return identity_of(parts_of(objects_.state())); }
 
   // Writes a checkpoint: prepared models, optimizers, schedulers and loaders, the scaler, the
   // random generators of every process, and registered objects. The folder is `path`, or the next
@@ -386,7 +353,9 @@ class Accelerator {
   //
   // The folder is complete or does not exist; see checkpoint_folder.h. Throws UsageError in the
   // middle of an accumulation window, whose gradients would be lost.
-  std::string save_state(const std::string& path = "", const SaveStateOptions& options = {});
+  std::string save_state(const std::string& path = "", const SaveStateOptions& options = {}) {
+    return project_.save_state(path, options);
+  }
 
   // Loads a checkpoint: `path`, or the last one in a folder of checkpoints or a project_dir. "auto"
   // is the newest one in project_dir that is intact; if there is none, nothing is loaded and the
@@ -396,16 +365,11 @@ class Accelerator {
   // Checks everything, also against the prepared objects, before it changes anything: DataError,
   // UsageError. Call it after prepare and before the first batch. A collective. Returns the
   // checkpoint's folder.
-  //
-  // With the same threads, loader mode and number of processes, the run then equals an
-  // uninterrupted one bit for bit; with three and more processes, sums over the ranks may differ in
-  // their last bits (docs/design.md), unless the sums are exact. With another number of processes
-  // the random generators are not restored, with a log line, and a position in the middle of an
-  // epoch is accepted in global mode only.
-  std::string load_state(const std::string& path = "");
+  // Project::load_state has what the run then equals.
+  std::string load_state(const std::string& path = "") { return project_.load_state(path); }
 
   // The last checkpoint that this object has written or loaded; empty if none.
-  const std::string& last_checkpoint() const { return last_checkpoint_; }
+  const std::string& last_checkpoint() const { return project_.last_checkpoint(); }
 
   // --- Trackers: numbers over time, written by the main process ---
 
@@ -416,68 +380,9 @@ class Accelerator {
   // Closes the trackers and waits for all processes. A collective.
   void end_training();
 
-  const AcceleratorOptions& options() const { return options_; }
+  const AcceleratorOptions& options() const { return shared_.options; }
 
  private:
-  template <typename Object>
-  auto prepare_one(Object&& object) {
-    using Type = std::remove_cvref_t<Object>;
-    using torch::optim::LRScheduler;
-    if constexpr (std::is_convertible_v<Object, std::shared_ptr<Model>>) {
-      return prepare_model(std::forward<Object>(object));
-    } else if constexpr (AnyModule<Type>) {
-      prepare_module(module_pointer(object));
-      return Type(object);
-    } else if constexpr (kIsOrPointsTo<torch::optim::Optimizer, Object>) {
-      return prepare_optimizer(shared<torch::optim::Optimizer>(std::forward<Object>(object)));
-    } else if constexpr (kIsOrPointsTo<LrScheduler, Object>) {
-      return prepare_scheduler(shared<LrScheduler>(std::forward<Object>(object)));
-    } else if constexpr (kIsOrPointsTo<LRScheduler, Object>) {
-      return prepare_scheduler(shared<LRScheduler>(std::forward<Object>(object)));
-    } else if constexpr (std::is_same_v<Type, DataLoader>) {
-      return prepare_data_loader(std::forward<Object>(object));
-    } else if constexpr (std::is_same_v<Type, AcceleratedDataLoader> ||
-                         std::is_same_v<Type, std::shared_ptr<AcceleratedOptimizer>> ||
-                         std::is_same_v<Type, std::shared_ptr<AcceleratedScheduler>> ||
-                         requires { typename Type::IsJoined; }) {
-      return Type(std::forward<Object>(object));
-    } else if constexpr (BatchRange<Object>) {
-      return JoinedBatches<Object>(std::forward<Object>(object), group_, gradients_, batch_device(),
-                                   process_index(), num_processes());
-    } else {
-      static_assert(
-          std::is_void_v<Object>,  // never
-          "Accelerator::prepare takes a module (a holder of TORCH_MODULE or torch::nn, or a "
-          "std::shared_ptr), an optimizer or a schedule (an object, a std::shared_ptr, or a "
-          "std::unique_ptr with std::move), a DataLoader, or a range of batches");
-      return nullptr;
-    }
-  }
-
-  // Whether `Object` is derived from `Base`, or a pointer that can be shared.
-  template <typename Base, typename Object>
-  static constexpr bool kIsOrPointsTo = std::is_convertible_v<Object, std::shared_ptr<Base>> ||
-                                        std::is_base_of_v<Base, std::remove_cvref_t<Object>>;
-
-  template <typename Base, typename Object>
-  static std::shared_ptr<Base> shared(Object&& object) {
-    if constexpr (std::is_convertible_v<Object, std::shared_ptr<Base>>) {
-      return std::forward<Object>(object);
-    } else if constexpr (std::is_lvalue_reference_v<Object>) {
-      return {std::shared_ptr<void>(), &object};  // owned by the caller
-    } else {
-      return std::make_shared<Object>(std::forward<Object>(object));
-    }
-  }
-
-  struct PreparedModule {
-    std::shared_ptr<torch::nn::Module> module;
-    std::unique_ptr<GradientReducer> reducer;  // null on one process
-  };
-
-  torch::Device batch_device() const {
-    return options_.device_placement ? device_ : torch::Device(torch::kCPU);
-  }
   Accumulation begin_batch(const std::vector<torch::nn::Module*>& modules);
   void pause(torch::nn::Module& module, Accumulation& accumulation);
   bool needs_autocast(const std::vector<torch::nn::Module*>& modules) const;
@@ -487,42 +392,16 @@ class Accelerator {
   // Warns if it throws SystemError, and ends the curves.
   void write_curves(const std::function<void()>& write);
   void drop_left_window();
-  std::shared_ptr<Model> in_exact_data_parallel(std::shared_ptr<Model> model) const;
-  torch::Tensor gather_samples(const torch::Tensor& tensor) const;
-  // All that a checkpoint has.
-  TrainingState state() const;
-  std::size_t make_place_for(const torch::optim::Optimizer& optimizer);
-  void make_project_folder();
-  void require_own_checkpoints() const;
-  std::string checkpoints_folder() const;
-  std::string checkpoint_to_load(const std::string& path) const;
-  std::string next_checkpoint() const;
 
-  AcceleratorOptions options_;
-  AcceleratorHandlers handlers_;
-  AccelerateConfig config_;
-  ProcessGroup group_;
-  Log log_;
-  ThreadChoice threads_;
-  torch::Device device_;
-  std::shared_ptr<GradScaler> scaler_;
-  std::shared_ptr<GradientState> gradients_;
-  std::shared_ptr<PreparedOptimizers> optimizers_;
-  std::vector<std::shared_ptr<AcceleratedScheduler>> schedulers_;
-  std::vector<PreparedModule> modules_;
+  const AcceleratorState shared_;
+  PreparedObjects objects_;
+  Trackers trackers_;
+  Project project_;
   std::shared_ptr<LocalLeaves> local_ = std::make_shared<LocalLeaves>();
   mutable bool had_autocast_ = false;
   bool warned_of_gradients_ = false;
   bool curves_end_ = false;
-  TrainingState state_;  // without loaders
-  std::vector<AcceleratedDataLoader> loaders_;
-  std::set<std::size_t> free_schedule_places_;  // of optimizers that were replaced
-  Trackers trackers_;
-  std::size_t custom_files_ = 0;
   bool trigger_ = false;
-  bool resumed_ = false;
-  std::string last_checkpoint_;
-  std::unique_ptr<const FolderLock> lock_;  // of project_dir
 };
 
 // Evaluates a classifier: a prepared model over a prepared loader, in evaluation mode and without
@@ -540,18 +419,5 @@ Evaluation evaluate(const Accelerator& accelerator, Model& model,
 // used.
 std::uint64_t set_seed(std::uint64_t seed, bool device_specific = false,
                        const ProcessGroup& group = ProcessGroup::single());
-
-template <typename Item>
-std::vector<Item> Accelerator::split_between_processes(const std::vector<Item>& items,
-                                                       bool apply_padding) const {
-  const auto count = static_cast<std::int64_t>(items.size());
-  const std::int64_t size = count / num_processes();
-  const std::int64_t longer = count % num_processes();
-  const std::int64_t rank = process_index();
-  const auto begin = items.begin() + rank * size + std::min(rank, longer);
-  std::vector<Item> part(begin, begin + size + (rank < longer ? 1 : 0));
-  if (apply_padding && longer != 0 && rank >= longer) part.push_back(items.back());
-  return part;
-}
 
 }  // namespace ladder

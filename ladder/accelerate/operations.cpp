@@ -16,6 +16,32 @@ torch::Tensor gather_rows(const torch::Tensor& tensor, const ProcessGroup& group
   return torch::cat(group.all_gather(tensor.detach()));
 }
 
+torch::Tensor gather_samples(const torch::Tensor& tensor, const GradientState& gradients,
+                             const ProcessGroup& group, bool check_shapes) {
+  if (gradients.is_in_round()) {
+    if (tensor.dim() == 0) {
+      throw UsageError::malformed("gather_for_metrics", "rows, one per sample", "a scalar",
+                                  "pass one value per sample, or use reduce");
+    }
+    const auto rows = gradients.repeats_batch() ? tensor.narrow(0, 0, 0) : tensor;
+    return gather_rows(rows, group, check_shapes);
+  }
+  const EpochProgress* const pass = gradients.progress();
+  if (pass == nullptr) {
+    throw UsageError::conflict("gather_for_metrics", "no loop over a prepared loader is running",
+                               "call it inside the loop, or use gather");
+  }
+  if (tensor.dim() == 0 || tensor.size(0) != pass->local_size) {
+    throw UsageError::malformed(
+        "gather_for_metrics", fmt::format("{} rows, one per sample", pass->local_size),
+        tensor.dim() == 0 ? "a scalar" : fmt::format("{} rows", tensor.size(0)),
+        "a mean over the batch includes repeated samples: pass one value per sample, or use "
+        "reduce");
+  }
+  const auto all = gather_rows(tensor, group, check_shapes);
+  return all.size(0) == pass->real_size() ? all : all.narrow(0, 0, pass->real_size());
+}
+
 torch::Tensor reduced(const torch::Tensor& tensor, Reduction reduction, const ProcessGroup& group,
                       bool check_shapes) {
   if (check_shapes) require_same_shapes(tensor, /*rows_may_differ=*/false, "reduce", group);

@@ -3,6 +3,7 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/accelerate/gradient_state.h"
 #include "ladder/comm/process_group.h"
 
 namespace ladder {
@@ -45,6 +47,10 @@ enum class Reduction { kSum, kMean };
 torch::Tensor gather_rows(const torch::Tensor& tensor, const ProcessGroup& group,
                           bool check_shapes = false);
 
+// The rows of the current batch, once each; see Accelerator::gather_for_metrics.
+torch::Tensor gather_samples(const torch::Tensor& tensor, const GradientState& gradients,
+                             const ProcessGroup& group, bool check_shapes = false);
+
 // The sum or the mean over the ranks; a new tensor.
 torch::Tensor reduced(const torch::Tensor& tensor, Reduction reduction, const ProcessGroup& group,
                       bool check_shapes = false);
@@ -67,6 +73,20 @@ torch::Tensor padded_across_ranks(const torch::Tensor& tensor, const PadOptions&
 // and shape (with `rows_may_differ`, except the first size, "N"). Costs one small collective.
 void require_same_shapes(const torch::Tensor& tensor, bool rows_may_differ,
                          std::string_view operation, const ProcessGroup& group);
+
+// This rank's contiguous part of `items`; see Accelerator::split_between_processes.
+template <typename Item>
+std::vector<Item> part_of_rank(const std::vector<Item>& items, const ProcessGroup& group,
+                               bool apply_padding) {
+  const auto count = static_cast<std::int64_t>(items.size());
+  const std::int64_t size = count / group.world_size();
+  const std::int64_t longer = count % group.world_size();
+  const std::int64_t rank = group.rank();
+  const auto begin = items.begin() + rank * size + std::min(rank, longer);
+  std::vector<Item> part(begin, begin + size + (rank < longer ? 1 : 0));
+  if (apply_padding && longer != 0 && rank >= longer) part.push_back(items.back());
+  return part;
+}
 
 template <typename Item, typename Change>
 std::vector<Item> map_tensors(const std::vector<Item>& items, const Change& change) {

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ladder/accelerate/prepare.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 
-#include "ladder/accelerate/accelerator.h"
+#include "ladder/amp/autocast.h"
 #include "ladder/amp/precision.h"
 #include "ladder/checkpoint/optimizer_archive.h"
 #include "ladder/checkpoint/safetensors.h"
@@ -35,59 +38,67 @@ void require_object(const void* object, const char* expected) {
                             "the pointer is null: create it first");
 }
 
+std::shared_ptr<Model> in_exact_data_parallel(std::shared_ptr<Model> model,
+                                              const AcceleratorState& shared) {
+  auto options = shared.options.exact_sums->scaled_by(*shared.scaler);
+  const auto checks = shared.handlers.ddp.check_replicas;
+  if (checks > 0) options.check_replicas = checks;
+  return std::make_shared<ExactDataParallel>(std::move(model), shared.group, std::move(options));
+}
+
 }  // namespace
 
-std::shared_ptr<Model> Accelerator::prepare_model(std::shared_ptr<Model> model) {
+PreparedObjects::PreparedObjects(const AcceleratorState& shared) : shared_(shared) {
+  state_.scaler = shared.scaler;
+  state_.device = shared.device;
+}
+
+std::shared_ptr<Model> PreparedObjects::prepare_model(std::shared_ptr<Model> model) {
   require_object(model.get(), "a model");
   for (const auto& known : state_.models) {
     const auto prepared = std::dynamic_pointer_cast<Model>(known);
     if (prepared && &unwrapped(*prepared) == &unwrapped(*model)) return prepared;
   }
   require_savable(*model);
-  if (options_.device_placement) model->to(device_);
-  if (config_.mixed_precision != Precision::kFp32) {
-    model = std::make_shared<AutocastModel>(model, dtype_of(config_.mixed_precision));
+  if (shared_.options.device_placement) model->to(shared_.device);
+  if (shared_.is_mixed()) {
+    model = std::make_shared<AutocastModel>(model, dtype_of(shared_.config.mixed_precision));
   }
-  if (options_.exact_sums) {
-    model = in_exact_data_parallel(std::move(model));
-  } else if (use_distributed()) {
+  if (shared_.options.exact_sums) {
+    model = in_exact_data_parallel(std::move(model), shared_);
+  } else if (shared_.use_distributed()) {
     model = std::make_shared<DistributedDataParallel>(
-        model, group_, DistributedDataParallelOptions{.reducer = handlers_.ddp});
+        model, shared_.group, DistributedDataParallelOptions{.reducer = shared_.handlers.ddp});
   }
   state_.models.push_back(model);
   return model;
 }
 
-void Accelerator::prepare_module(const std::shared_ptr<torch::nn::Module>& module) {
+void PreparedObjects::prepare_module(const std::shared_ptr<torch::nn::Module>& module) {
   require_object(module.get(), "a module");
   if (std::ranges::find(state_.models, module) != state_.models.end()) return;
   require_savable(*module);
-  if (options_.exact_sums) {
+  if (shared_.options.exact_sums) {
     throw UsageError::conflict("exact_sums", "a module that is no ladder::Model",
                                "derive it from ladder::Model and override new_like()");
   }
   std::erase_if(modules_, [&](const auto& own) { return own.module == module; });  // freed before
-  if (options_.device_placement) module->to(device_);
+  if (shared_.options.device_placement) module->to(shared_.device);
   modules_.push_back(
-      {module, use_distributed() ? std::make_unique<GradientReducer>(*module, group_, handlers_.ddp)
-                                 : nullptr});
+      {module, shared_.use_distributed()
+                   ? std::make_unique<GradientReducer>(*module, shared_.group, shared_.handlers.ddp)
+                   : nullptr});
   state_.models.push_back(module);
 }
 
-std::shared_ptr<Model> Accelerator::in_exact_data_parallel(std::shared_ptr<Model> model) const {
-  auto options = options_.exact_sums->scaled_by(*scaler_);
-  if (handlers_.ddp.check_replicas > 0) options.check_replicas = handlers_.ddp.check_replicas;
-  return std::make_shared<ExactDataParallel>(std::move(model), group_, std::move(options));
-}
-
-std::shared_ptr<AcceleratedOptimizer> Accelerator::prepare_optimizer(
+std::shared_ptr<AcceleratedOptimizer> PreparedObjects::prepare_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
   require_object(optimizer.get(), "an optimizer");
   for (const auto& known : *optimizers_) {
     if (&known->optimizer() == optimizer.get()) return known;
   }
   require_savable(*optimizer);
-  if (options_.zero_redundancy) ZeroRedundancyOptimizer(*optimizer, group_);
+  if (shared_.options.zero_redundancy) ZeroRedundancyOptimizer(*optimizer, shared_.group);
   const auto place = make_place_for(*optimizer);
   if (place == optimizers_->size()) {
     optimizers_->emplace_back();
@@ -95,14 +106,14 @@ std::shared_ptr<AcceleratedOptimizer> Accelerator::prepare_optimizer(
   }
   auto& prepared = optimizers_->at(place);
   state_.optimizers[place] = optimizer;
-  prepared = std::make_shared<AcceleratedOptimizer>(std::move(optimizer), scaler_, gradients_,
-                                                    config_.debug, group_);
+  prepared = std::make_shared<AcceleratedOptimizer>(
+      std::move(optimizer), shared_.scaler, shared_.gradients, shared_.config.debug, shared_.group);
   return prepared;
 }
 
 // That of an optimizer of the same parameters, if nobody has what prepare returned for it: this one
 // replaces it, as a new optimizer in each epoch. Its schedules make room for theirs.
-std::size_t Accelerator::make_place_for(const torch::optim::Optimizer& optimizer) {
+std::size_t PreparedObjects::make_place_for(const torch::optim::Optimizer& optimizer) {
   const auto steps_first_of = [&](torch::optim::Optimizer& old) {
     const auto& own = optimizer.param_groups().at(0).params();
     const auto& others = old.param_groups().at(0).params();
@@ -132,17 +143,18 @@ std::size_t Accelerator::make_place_for(const torch::optim::Optimizer& optimizer
   return optimizers_->size();
 }
 
-std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
+std::shared_ptr<AcceleratedScheduler> PreparedObjects::prepare_scheduler(
     std::shared_ptr<LrScheduler> scheduler) {
   require_object(scheduler.get(), "a schedule");
   for (const auto& known : schedulers_) {
     if (&known->scheduler() == scheduler.get()) return known;
   }
-  const bool batch_grows = options_.data_loader.mode == LoaderMode::kPerProcess;
-  const int steps = options_.scheduler_steps_per_call.value_or(batch_grows ? num_processes() : 1);
+  const bool batch_grows = shared_.options.data_loader.mode == LoaderMode::kPerProcess;
+  const int steps = shared_.options.scheduler_steps_per_call.value_or(
+      batch_grows ? shared_.group.world_size() : 1);
   if (steps > 1) {
-    log_.info(fmt::format("each step() of the scheduler steps {} times (scheduler_steps_per_call)",
-                          steps));
+    shared_.log.info(fmt::format(
+        "each step() of the scheduler steps {} times (scheduler_steps_per_call)", steps));
   }
   auto place = std::ssize(schedulers_);
   if (!free_schedule_places_.empty()) {
@@ -153,13 +165,13 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
   return *schedulers_.insert(
       schedulers_.begin() + place,
       std::make_shared<AcceleratedScheduler>(
-          std::move(scheduler), optimizers_, gradients_,
+          std::move(scheduler), optimizers_, shared_.gradients,
           AcceleratedScheduler::Options{
               .steps_per_call = steps,
-              .step_with_optimizer = options_.step_scheduler_with_optimizer}));
+              .step_with_optimizer = shared_.options.step_scheduler_with_optimizer}));
 }
 
-std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
+std::shared_ptr<AcceleratedScheduler> PreparedObjects::prepare_scheduler(
     const std::shared_ptr<torch::optim::LRScheduler>& scheduler) {
   require_object(scheduler.get(), "a schedule");
   for (const auto& known : schedulers_) {
@@ -178,7 +190,7 @@ std::shared_ptr<AcceleratedScheduler> Accelerator::prepare_scheduler(
       std::shared_ptr<LrScheduler>(std::make_shared<TorchLrScheduler>(scheduler, *optimizer)));
 }
 
-AcceleratedDataLoader Accelerator::prepare_data_loader(DataLoader loader) {
+AcceleratedDataLoader PreparedObjects::prepare_data_loader(DataLoader loader) {
   auto prepared = prepare_eval_loader(std::move(loader));
   const auto replaced = std::ranges::find_if(loaders_, [&](const AcceleratedDataLoader& old) {
     return old.is_only_copy() && &old.dataset() == &prepared.dataset();
@@ -191,22 +203,22 @@ AcceleratedDataLoader Accelerator::prepare_data_loader(DataLoader loader) {
   return prepared;
 }
 
-TrainingState Accelerator::state() const {
+TrainingState PreparedObjects::state() const {
   auto state = state_;
   for (const auto& loader : loaders_) state.loaders.push_back(position_of(loader));
   return state;
 }
 
-AcceleratedDataLoader Accelerator::prepare_eval_loader(DataLoader loader) const {
-  return {std::move(loader),
-          LoaderSetup{.group = group_,
-                      .device = batch_device(),
-                      .configuration = options_.data_loader,
-                      .gradients = gradients_,
-                      .micro_batch = options_.exact_sums ? options_.exact_sums->micro_batch : 0}};
+AcceleratedDataLoader PreparedObjects::prepare_eval_loader(DataLoader loader) const {
+  const auto& exact_sums = shared_.options.exact_sums;
+  return {std::move(loader), LoaderSetup{.group = shared_.group,
+                                         .device = shared_.batch_device(),
+                                         .configuration = shared_.options.data_loader,
+                                         .gradients = shared_.gradients,
+                                         .micro_batch = exact_sums ? exact_sums->micro_batch : 0}};
 }
 
-void Accelerator::free_memory() {
+void PreparedObjects::free_memory() {
   state_.models.clear();
   std::erase_if(modules_, [](const auto& own) { return own.module.use_count() == 1; });
   state_.optimizers.clear();
@@ -216,7 +228,7 @@ void Accelerator::free_memory() {
   schedulers_.clear();
 }
 
-void Accelerator::free_memory(const torch::nn::Module& module) {
+void PreparedObjects::free_memory(const torch::nn::Module& module) {
   std::erase_if(state_.models,
                 [&](const auto& own) { return &unwrapped(*own) == &unwrapped(module); });
   std::erase_if(modules_, [&](const auto& own) {
@@ -224,7 +236,7 @@ void Accelerator::free_memory(const torch::nn::Module& module) {
   });
 }
 
-void Accelerator::free_memory(AcceleratedOptimizer& optimizer) {
+void PreparedObjects::free_memory(AcceleratedOptimizer& optimizer) {
   const auto is_raw = [&](const auto& other) { return &other == &optimizer.optimizer(); };
   std::erase_if(state_.schedulers, [&](const auto& own) { return is_raw(own->optimizer()); });
   std::erase_if(schedulers_, [&](const auto& own) { return is_raw(own->scheduler().optimizer()); });
@@ -232,7 +244,7 @@ void Accelerator::free_memory(AcceleratedOptimizer& optimizer) {
   std::erase_if(*optimizers_, [&](const auto& own) { return own.get() == &optimizer; });
 }
 
-void Accelerator::free_memory(const AcceleratedDataLoader& loader) {
+void PreparedObjects::free_memory(const AcceleratedDataLoader& loader) {
   std::erase_if(loaders_, [&](const auto& own) { return own.is_copy_of(loader); });
 }
 
