@@ -33,8 +33,6 @@
 #include "ladder/accelerate/accelerator.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
-#include "ladder/data/tensor_dataset.h"
-#include "ladder/guest/torch_dataset.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/nn/sample_noise.h"
 #include "ladder/optim/adam.h"
@@ -621,25 +619,6 @@ TEST(JoinedBatches, TakeALoaderOfTorchData) {
     const std::vector<std::int64_t> of_rank[] = {{0, 4, 8, 0, 4, 8}, {2, 6, 6, 2, 6, 6}};
     EXPECT_EQ(seen, of_rank[accelerator->process_index()]);
     EXPECT_TRUE(torch::equal(torch::cat(gathered), torch::arange(20).remainder(10)));
-  });
-}
-
-TEST(TorchDataset, GivesTheBatchesOfADataSetOfTorchData) {
-  run_alone([] {
-    const auto rows = torch::arange(12).view({6, 2});
-    auto plain = torch::data::datasets::TensorDataset(rows);
-    auto stacked = torch::data::datasets::TensorDataset(rows).map(
-        torch::data::transforms::Stack<torch::data::TensorExample>());
-    const TorchDataset of_plain(plain);
-    const TorchDataset of_stacked(stacked);
-    const std::vector<std::int64_t> indices = {4, 1};
-    const auto expected = rows.index_select(0, torch::tensor({4, 1}));
-    EXPECT_EQ(of_plain.size(), 6);
-    EXPECT_TRUE(torch::equal(of_plain.get_batch(indices).inputs.only(), expected));
-    EXPECT_TRUE(torch::equal(of_stacked.get_batch(indices).inputs.only(), expected));
-    EXPECT_FALSE(of_plain.get_batch(indices).targets.defined());
-    const TensorDataset of_tensors(rows, rows.select(1, 0));
-    EXPECT_TRUE(torch::equal(of_tensors.get_batch(indices).targets, torch::tensor({8, 2})));
   });
 }
 
