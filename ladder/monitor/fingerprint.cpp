@@ -29,8 +29,8 @@ nlohmann::ordered_json digests_of_micro_batches(const Batch& batch) {
 
 }  // namespace
 
-Fingerprint::Fingerprint(const std::string& path, std::int64_t interval, int rank)
-    : interval_(interval), rank_(rank) {
+Fingerprint::Fingerprint(const std::string& path, std::int64_t interval, int rank, int world_size)
+    : interval_(interval), rank_(rank), world_size_(world_size) {
   if (interval <= 0)
     throw UsageError::out_of_range("fingerprint", interval, "a number > 0", "1 records each step");
   file_ = JsonLines(path, "fingerprint");
@@ -51,13 +51,13 @@ void Fingerprint::record(std::int64_t step, const Batch& batch, const torch::Ten
   nlohmann::ordered_json record = {{"step", step},
                                    {"epoch", batch.epoch + 1},
                                    {"rank", rank_},
+                                   {"world_size", world_size_},
                                    {"positions", tensor_digest(batch.positions)},
                                    {"loss", tensor_digest(loss)},
                                    {"loss_value", loss.item<double>()},
                                    {"gradients", gradients},
                                    {"weights", weights}};
   if (batch.micro_batch > 0) {
-    record["world_size"] = batch.world_size;
     record["micro_batch"] = batch.micro_batch;
     record["positions_of_micro_batches"] = digests_of_micro_batches(batch);
   }

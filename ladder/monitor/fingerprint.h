@@ -25,7 +25,7 @@ namespace ladder {
 class Fingerprint : public StepObserver {
  public:
   // `path`: the file of this rank. Throws UsageError for a missing folder or an interval below 1.
-  Fingerprint(const std::string& path, std::int64_t interval, int rank);
+  Fingerprint(const std::string& path, std::int64_t interval, int rank, int world_size);
 
   // Call after optimizer.step() and before zero_grad(). Steps count from 1 over the whole run.
   void record(std::int64_t step, const Batch& batch, const torch::Tensor& loss,
@@ -43,6 +43,7 @@ class Fingerprint : public StepObserver {
   bool has_recorded_ = false;
   std::int64_t interval_;
   int rank_;
+  int world_size_;
 };
 
 }  // namespace ladder

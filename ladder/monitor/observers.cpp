@@ -22,7 +22,8 @@ void step_checks(StepObservers& observers, const MonitorOptions& options, const 
                                 "set MonitorOptions::fingerprint_beside");
     }
     const auto path = Fingerprint::path_beside(options.fingerprint_beside, rank);
-    observers.add(std::make_shared<Fingerprint>(path, options.fingerprint, rank));
+    observers.add(
+        std::make_shared<Fingerprint>(path, options.fingerprint, rank, setup.group.world_size()));
   }
   if (!options.trace.empty()) {
     observers.add(std::make_shared<StepTrace>(StepTrace::path_of_rank(options.trace, rank), rank));

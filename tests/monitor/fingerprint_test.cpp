@@ -51,7 +51,7 @@ Batch sample_batch() {
 
 std::vector<Json> recorded(std::int64_t interval, std::int64_t steps) {
   const TemporaryFolder folder;
-  Fingerprint fingerprint(folder.file("a.jsonl"), interval, /*rank=*/1);
+  Fingerprint fingerprint(folder.file("a.jsonl"), interval, /*rank=*/1, /*world_size=*/3);
   const Wrapper model(std::make_shared<Inner>());
   for (std::int64_t step = 1; step <= steps; ++step) {
     fingerprint.record(step, sample_batch(), torch::tensor(0.5F), model);
@@ -77,6 +77,7 @@ TEST(Fingerprint, HoldsTheHashesOfAllThatAStepConsistsOf) {
             (Json{{"step", 1},
                   {"epoch", 5},  // counts from 1
                   {"rank", 1},
+                  {"world_size", 3},
                   {"positions", "ab25350e3e65efeb"},
                   {"loss", "d99e58435243d9fe"},
                   {"loss_value", 0.5},
@@ -87,16 +88,14 @@ TEST(Fingerprint, HoldsTheHashesOfAllThatAStepConsistsOf) {
 // Of 64 bytes and of 8; from Python, as above.
 TEST(Fingerprint, WithMicroBatchesHasTheHashOfThePositionsOfEach) {
   const TemporaryFolder folder;
-  Fingerprint fingerprint(folder.file("a.jsonl"), 1, /*rank=*/1);
+  Fingerprint fingerprint(folder.file("a.jsonl"), 1, /*rank=*/1, /*world_size=*/3);
   Batch batch = sample_batch();
   batch.positions = torch::arange(8, 17);
-  batch.world_size = 3;
   batch.micro_batch = 8;
   fingerprint.record(1, batch, torch::tensor(0.5, torch::kDouble), Inner());
   batch.positions = torch::empty({0}, torch::kInt64);
   fingerprint.record(2, batch, torch::tensor(0.0, torch::kDouble), Inner());
   const auto lines = lines_of(folder.read("a.jsonl"));
-  EXPECT_EQ(lines.at(0).at("world_size"), 3);
   EXPECT_EQ(lines.at(0).at("micro_batch"), 8);
   EXPECT_EQ(lines.at(0).at("positions_of_micro_batches"),
             (Json{"7bf45b3102b57d4a", "5eb6da0e0e522104"}));
@@ -106,10 +105,10 @@ TEST(Fingerprint, WithMicroBatchesHasTheHashOfThePositionsOfEach) {
 TEST(Fingerprint, HasAFileARankBesideTheMetrics) {
   EXPECT_EQ(Fingerprint::path_beside("runs/a.jsonl", 0), "runs/a.rank0.jsonl");
   EXPECT_EQ(Fingerprint::path_beside("runs/a.json", 12), "runs/a.json.rank12.jsonl");
-  EXPECT_ERROR(Fingerprint("/tmp/a.jsonl", 0, 0), UsageError,
+  EXPECT_ERROR(Fingerprint("/tmp/a.jsonl", 0, 0, 1), UsageError,
                "fingerprint: expected a number > 0, got 0");
-  EXPECT_ERROR(Fingerprint("/tmp/a.jsonl", -5, 0), UsageError, "got -5");
-  EXPECT_ERROR(Fingerprint("/nonexistent/a.jsonl", 1, 0), UsageError, "/nonexistent/a.jsonl");
+  EXPECT_ERROR(Fingerprint("/tmp/a.jsonl", -5, 0, 1), UsageError, "got -5");
+  EXPECT_ERROR(Fingerprint("/nonexistent/a.jsonl", 1, 0, 1), UsageError, "/nonexistent/a.jsonl");
 }
 
 }  // namespace

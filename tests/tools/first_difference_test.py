@@ -176,6 +176,7 @@ def test_losses_that_are_not_finite_are_equal_to_each_other_alone(compare: Compa
 
 FAST = [[record(step, rank) for step in (1, 2)] for rank in (0, 1)]
 OF_8 = exact_run(2, micro_batch=8)
+TWO_OVER_FOUR = [[record(1, rank, world_size=2 if rank < 2 else 4)] for rank in range(4)]
 
 
 @pytest.mark.parametrize("a, b, problem", [
@@ -184,7 +185,9 @@ OF_8 = exact_run(2, micro_batch=8)
     (exact_run(2), OF_8, "micro-batches of 16, B has exact sums over micro-batches of 8"),
     (FAST, OF_8, "A has float sums, B has exact sums over micro-batches of 8"),
     (exact_run(1), exact_run(3)[:2], "B has files of ranks [0, 1], of a world size of 3"),
-    (exact_run(1), exact_run(3)[:1], "B has files of ranks [0], of a world size of 3")])
+    (exact_run(1), exact_run(3)[:1], "B has files of ranks [0], of a world size of 3"),
+    (TWO_OVER_FOUR[:1], [[record(1, world_size=1)]], "different numbers of ranks"),
+    (TWO_OVER_FOUR, TWO_OVER_FOUR, "got rank 0 of world size 2 and ranks [2, 3] of another")])
 def test_runs_that_cannot_be_compared(compare: Compare, a: Any, b: Any, problem: str) -> None:
     code, line = compare(a, b)
     assert code == 2 and problem in line and "; hint: " in line
