@@ -68,29 +68,45 @@ std::string first_non_finite_tensor(const Batch& batch, const torch::nn::Module&
 }
 
 LossGuard::LossGuard(const torch::nn::Module& model, RunSetup setup)
-    : model_(model), setup_(std::move(setup)), meter_(setup_.device) {}
+    : model_(model),
+      setup_(std::move(setup)),
+      own_meter_(std::make_shared<LossMeter>(setup_.device)),
+      meter_(own_meter_) {}
+
+void LossGuard::begin_epoch(const EpochStart& start) {
+  own_meter_->begin_epoch(start.epoch);
+  meter_ = start.meter ? start.meter : own_meter_;
+}
 
 void LossGuard::add(const Batch& batch, const torch::Tensor& loss, std::int64_t step,
                     bool updated) {
-  note(meter_.add(loss, batch, step, updated), &batch);
+  meter_->add(loss, batch, step, updated);
+  check(batch, updated);
+}
+
+void LossGuard::check(const Batch& batch, bool updated) {
+  note(&batch);
   if (!updated) return;
   // A GPU's steps are read together, and then all are due.
   const bool each_read = setup_.group.world_size() == 1 || !setup_.device.is_cpu();
-  if (++unchecked_ >= (each_read ? 1 : kSteps) && meter_.is_read()) agree();
+  if (++unchecked_ >= (each_read ? 1 : kSteps) && meter_->is_read()) agree();
 }
 
 Verdict LossGuard::step(const StepEvent& event) {
-  add(event.batch, event.loss, event.step, event.updated);
+  if (meter_ == own_meter_) meter_->add(event.loss, event.batch, event.step, event.updated);
+  check(event.batch, event.updated);
   return {};
 }
 
 void LossGuard::flush() {
-  note(meter_.flush(), nullptr);
+  meter_->flush();
+  note(nullptr);
   agree();
 }
 
 // Keeps the first bad step, and its first bad tensor if `batch` is its batch.
-void LossGuard::note(const std::optional<NonFiniteStep>& found, const Batch* batch) {
+void LossGuard::note(const Batch* batch) {
+  const auto& found = meter_->bad();
   if (!found || bad_) return;
   bad_ = found;
   if (batch == nullptr || !batch->indices.defined()) return;
@@ -129,7 +145,7 @@ void LossGuard::agree() {
                     checkpoint.empty() ? "none" : checkpoint),
         hint_of_model(model_));
   }
-  throw DistributedError::of(step_text(meter_.epoch(), first_step), "a finite loss on every rank",
+  throw DistributedError::of(step_text(meter_->epoch(), first_step), "a finite loss on every rank",
                              fmt::format("NaN or infinity on rank {}", first_rank),
                              fmt::format("see the error of rank {}", first_rank));
 }

@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -29,7 +30,8 @@ namespace ladder {
 // not finite, and the last checkpoint. The others throw a DistributedError that names that rank.
 // The ranks agree by an all-reduce of one number, so the guard makes no assumption about the
 // network: every kSteps steps on the CPU, and whenever LossMeter reads the loss on a GPU. A group
-// of one rank throws as soon as it has read the loss.
+// of one rank throws as soon as it has read the loss. As an observer of a TrainingMonitor, the
+// guard uses the losses that the monitor has read.
 class LossGuard : public StepObserver {
  public:
   static constexpr std::int64_t kSteps = 10;
@@ -38,7 +40,7 @@ class LossGuard : public StepObserver {
   LossGuard(const torch::nn::Module& model, RunSetup setup);
 
   // Epochs count from 1, and each has a mean of its own.
-  void begin_epoch(std::int64_t epoch) { meter_.begin_epoch(epoch); }
+  void begin_epoch(std::int64_t epoch) { begin_epoch(EpochStart{.epoch = epoch}); }
 
   // As LossMeter::add. `updated` is false for all but the last micro-batch of an accumulation
   // window. With `updated` a collective: every kSteps steps on the CPU, every kGpuInterval steps on
@@ -48,17 +50,19 @@ class LossGuard : public StepObserver {
   // As LossMeter::flush. A collective.
   void flush();
 
-  void begin_epoch(const EpochStart& start) override { begin_epoch(start.epoch); }
+  void begin_epoch(const EpochStart& start) override;
   Verdict step(const StepEvent& event) override;
   void end_epoch() override { flush(); }
 
  private:
-  void note(const std::optional<NonFiniteStep>& found, const Batch* batch);
+  void check(const Batch& batch, bool updated);
+  void note(const Batch* batch);
   void agree();
 
   const torch::nn::Module& model_;
   RunSetup setup_;
-  LossMeter meter_;
+  std::shared_ptr<LossMeter> own_meter_;
+  std::shared_ptr<LossMeter> meter_;  // of the training loop, or the own one
   std::int64_t unchecked_ = 0;        // steps since the ranks agreed
   std::optional<NonFiniteStep> bad_;  // the first of this rank, until the ranks agree
   std::string bad_tensor_;

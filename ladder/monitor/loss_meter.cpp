@@ -15,6 +15,7 @@ void LossMeter::begin_epoch(std::int64_t epoch) {
   epoch_ = epoch;
   sum_ = 0.0;
   samples_ = 0;
+  bad_.reset();
 }
 
 std::optional<NonFiniteStep> LossMeter::add(const torch::Tensor& loss, const Batch& batch,
@@ -30,7 +31,9 @@ std::optional<NonFiniteStep> LossMeter::flush() {
   const auto losses = values_of(steps);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     if (!std::isfinite(losses[i])) {
-      return NonFiniteStep{losses[i], epoch_, steps[i].step, steps[i].indices};
+      const NonFiniteStep found{losses[i], epoch_, steps[i].step, steps[i].indices};
+      if (!bad_) bad_ = found;
+      return found;
     }
   }
   for (std::size_t i = 0; i < steps.size(); ++i) count(steps[i], losses[i]);

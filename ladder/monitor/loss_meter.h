@@ -45,6 +45,9 @@ class LossMeter {
   // Reads the pending steps. Waits for a GPU.
   std::optional<NonFiniteStep> flush();
 
+  // The first bad step that was read in this epoch.
+  const std::optional<NonFiniteStep>& bad() const { return bad_; }
+
   // Whether no step is pending.
   bool is_read() const { return pending_.empty(); }
 
@@ -69,6 +72,7 @@ class LossMeter {
   double sum_ = 0.0;
   double last_ = kUnknown;
   std::int64_t samples_ = 0;
+  std::optional<NonFiniteStep> bad_;
 
   struct Pending {  // a step that is not read
     std::int64_t step;

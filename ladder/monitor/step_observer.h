@@ -11,16 +11,19 @@
 #include <vector>
 
 #include "ladder/data/batch.h"
+#include "ladder/monitor/loss_meter.h"
 #include "ladder/monitor/monitor_options.h"
 #include "ladder/monitor/run_setup.h"
 
 namespace ladder {
 
 struct EpochStart {
-  std::int64_t epoch = 1;    // counts from 1
-  std::int64_t epochs = 1;   // of the training
-  std::int64_t batches = 0;  // of a rank in this epoch, without those before a resume
-  std::int64_t steps = 0;    // of the optimizer so far
+  std::int64_t epoch = 1;            // counts from 1
+  std::int64_t epochs = 1;           // of the training
+  std::int64_t batches = 0;          // of a rank in this epoch, without those before a resume
+  std::int64_t steps = 0;            // of the optimizer so far
+  std::shared_ptr<LossMeter> meter;  // of this epoch: it has each loss before the observers see the
+                                     // step; null: an observer reads the losses itself
 };
 
 // A batch whose gradients are computed. If `updated`, the optimizer has stepped, and the gradients

@@ -65,7 +65,7 @@ TrainingMonitor::TrainingMonitor(MonitorOptions options, RunSetup setup,
       model_(model),
       micro_batch_(micro_batch_of(model)),
       batches_(batches),
-      meter_(setup_.device) {
+      meter_(std::make_shared<LossMeter>(setup_.device)) {
   make(observers_, options_, setup_, model);
   options_.settings.push_back({"precision", name_of(setup_.precision), Effect::kTraining});
 }
@@ -78,9 +78,12 @@ void TrainingMonitor::begin_epoch(std::int64_t epoch, std::int64_t epochs, std::
   epoch_ = {.epoch = epoch};
   done_ = done;
   print(options_.epoch_line, epoch, epochs);
-  meter_.begin_epoch(epoch);
-  observers_.begin_epoch(
-      {.epoch = epoch, .epochs = epochs, .batches = batches_ - done, .steps = progress_.steps});
+  meter_->begin_epoch(epoch);
+  observers_.begin_epoch({.epoch = epoch,
+                          .epochs = epochs,
+                          .batches = batches_ - done,
+                          .steps = progress_.steps,
+                          .meter = meter_});
   in_epoch_ = true;
   epoch_started_ = steady_seconds();
 }
@@ -97,7 +100,7 @@ void TrainingMonitor::step(const Batch& batch, const torch::Tensor& loss, bool u
   }
   // A micro-batch belongs to the step at the end of its accumulation window.
   const auto step = updated ? progress_.steps : progress_.steps + 1;
-  note(meter_.add(loss, batch, step, updated));
+  meter_->add(loss, batch, step, updated);
   stop_after(observers_.step({.model = model_,
                               .batch = batch,
                               .loss = loss,
@@ -105,12 +108,7 @@ void TrainingMonitor::step(const Batch& batch, const torch::Tensor& loss, bool u
                               .updated = updated,
                               .batches = epoch_.steps,
                               .samples = epoch_.samples,
-                              .mean_loss = meter_.last()}));
-}
-
-// LossMeter does not count the steps that it read with one that is not finite.
-void TrainingMonitor::note(const std::optional<NonFiniteStep>& found) {
-  if (found) epoch_.train_loss = std::numeric_limits<double>::quiet_NaN();
+                              .mean_loss = meter_->last()}));
 }
 
 void TrainingMonitor::stop_after(Verdict verdict) {
@@ -125,9 +123,11 @@ void TrainingMonitor::stop_after(Verdict verdict) {
 EpochSummary TrainingMonitor::end_epoch() {
   require_begun(in_epoch_, "end_epoch");
   observers_.end_epoch();
-  note(meter_.flush());
-  const double sum = sum_over_ranks(meter_.sum() + epoch_.train_loss, setup_.group);
-  const double samples = sum_over_ranks(static_cast<double>(meter_.samples()), setup_.group);
+  meter_->flush();
+  // LossMeter does not count the steps that it read with one that is not finite.
+  const double own = meter_->bad() ? std::numeric_limits<double>::quiet_NaN() : meter_->sum();
+  const double sum = sum_over_ranks(own, setup_.group);
+  const double samples = sum_over_ranks(static_cast<double>(meter_->samples()), setup_.group);
   // No samples: resumed after the last batch.
   if (samples > 0.0 || std::isnan(sum)) train_loss_ = sum / samples;
   epoch_.seconds = open_epoch_seconds();

@@ -9,7 +9,6 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -129,7 +128,6 @@ class TrainingMonitor {
   void restore(const TrainingProgress& progress) { progress_ = progress; }
 
  private:
-  void note(const std::optional<NonFiniteStep>& found);
   void stop_after(Verdict verdict);
   void print(const std::string& line, std::int64_t epoch, std::int64_t epochs) const;
   double open_epoch_seconds() const;  // since begin_epoch; 0 after end_epoch
@@ -139,7 +137,7 @@ class TrainingMonitor {
   const torch::nn::Module& model_;
   const std::int64_t micro_batch_;
   std::int64_t batches_;
-  LossMeter meter_;
+  std::shared_ptr<LossMeter> meter_;
   StepObservers observers_;
   bool in_epoch_ = false;
   TrainingProgress progress_;  // without the epoch in progress, except the steps
