@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "ladder/checkpoint/checkpoint_folder.h"
+#include "ladder/armour/checkpoint_folder.h"
 #include "ladder/comm/run_together.h"
 #include "ladder/core/error.h"
 #include "ladder/io/atomic_file.h"
@@ -53,7 +53,7 @@ void Project::require_own_checkpoints() const {
         !last_checkpoint_.empty() &&
         std::filesystem::equivalent(folder_of(last_checkpoint_), folder, ignored);
     if (is_chosen) return;
-    const auto own = identity_of(objects_.state());
+    const auto own = identity_of(parts_of(objects_.state()));
     for (const auto& checkpoint : list_checkpoints(folder, kCheckpointPrefix)) {
       require_own_checkpoint(
           "project_dir " + options_.project_dir, checkpoint.path, own,

@@ -6,7 +6,7 @@
 
 #include "ladder/accelerate/accelerator_state.h"
 #include "ladder/accelerate/prepare.h"
-#include "ladder/checkpoint/folder_lock.h"
+#include "ladder/armour/run_checkpoints.h"
 #include "ladder/checkpoint/training_state.h"
 
 namespace ladder {
