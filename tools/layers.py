@@ -43,7 +43,7 @@ TORCH_HEADER = re.compile(r"(torch|ATen|c10|c10d|caffe2)/")
 C10D_INCLUDE = re.compile(r"(torch/csrc/distributed/)?c10d/")
 # LibTorch's own files hold pickles, and a pickle can hold code. One source reads what the same
 # process has just written, one writes what a test of tools/convert_checkpoint.py reads.
-PICKLE_SOURCES = {"ladder/checkpoint/optimizer_archive.cpp", "tests/optim/state_helper.cpp"}
+PICKLE_SOURCES = {"ladder/guest/optimizer_archive.cpp", "tests/optim/state_helper.cpp"}
 PICKLE = re.compile(r"torch::(load|save|pickle_load|pickle_save|jit|serialize)\b|"
                     r"\b(Input|Output)Archive\b|<torch/(script|serialize|csrc/jit)\b")
 # The library names the fields of its options. Flags belong to programs; these are the launchers'.

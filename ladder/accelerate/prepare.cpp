@@ -9,7 +9,7 @@
 
 #include "ladder/amp/autocast.h"
 #include "ladder/amp/precision.h"
-#include "ladder/checkpoint/optimizer_archive.h"
+#include "ladder/guest/optimizer_archive.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
 #include "ladder/exact/exact_data_parallel.h"

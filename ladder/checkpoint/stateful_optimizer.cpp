@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "ladder/checkpoint/optimizer_archive.h"
+#include "ladder/core/error.h"
 #include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {
@@ -27,21 +27,10 @@ class OfThisLibrary : public StatefulOptimizer {
   FusedOptimizer& optimizer_;
 };
 
-class OfLibTorch : public StatefulOptimizer {
- public:
-  explicit OfLibTorch(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {}
-
-  SafetensorsFile saved(const torch::nn::Module& /*module*/) const override {
-    return archive_of(optimizer_);
-  }
-  std::function<void()> plan_load(const torch::nn::Module& /*module*/, SafetensorsFile file,
-                                  const std::string& origin) override {
-    return plan_load_archive(optimizer_, file, origin);
-  }
-
- private:
-  torch::optim::Optimizer& optimizer_;
-};
+AdaptOptimizer& adapter() {
+  static AdaptOptimizer present = nullptr;
+  return present;
+}
 
 }  // namespace
 
@@ -49,7 +38,14 @@ std::unique_ptr<StatefulOptimizer> stateful(torch::optim::Optimizer& optimizer) 
   if (auto* const own = dynamic_cast<FusedOptimizer*>(&optimizer)) {
     return std::make_unique<OfThisLibrary>(*own);
   }
-  return std::make_unique<OfLibTorch>(optimizer);
+  if (adapter() != nullptr) return adapter()(optimizer);
+  throw UsageError::conflict("checkpoint", "an optimizer that is not of this library",
+                             "use ladder::AdamW or ladder::SGD, or link ladder::ladder");
+}
+
+bool adapt_other_optimizers(AdaptOptimizer adapt) {
+  adapter() = adapt;
+  return true;
 }
 
 }  // namespace ladder

@@ -30,7 +30,13 @@ class StatefulOptimizer {
   virtual nlohmann::json group_options() const { return nlohmann::json::array(); }
 };
 
-// For as long as the optimizer lives.
+// For as long as the optimizer lives. Throws UsageError for an optimizer of another library if
+// nothing adapts it.
 std::unique_ptr<StatefulOptimizer> stateful(torch::optim::Optimizer& optimizer);
+
+// Adapts optimizers of other libraries from here on; before main() (optimizer_archive.h). Returns
+// true.
+using AdaptOptimizer = std::unique_ptr<StatefulOptimizer> (*)(torch::optim::Optimizer& optimizer);
+bool adapt_other_optimizers(AdaptOptimizer adapt);
 
 }  // namespace ladder

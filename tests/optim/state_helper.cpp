@@ -30,7 +30,7 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/checkpoint/optimizer_archive.h"
+#include "ladder/guest/optimizer_archive.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"

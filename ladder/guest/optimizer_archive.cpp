@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/checkpoint/optimizer_archive.h"
+#include "ladder/guest/optimizer_archive.h"
 
 #include <ATen/core/ivalue.h>
 #include <c10/util/Type.h>
@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/checkpoint/stateful_optimizer.h"
 #include "ladder/core/error.h"
 #include "ladder/io/json.h"
 #include "ladder/optim/fused_optimizer.h"
@@ -253,5 +254,31 @@ std::function<void()> plan_load_archive(torch::optim::Optimizer& optimizer,
     optimizer.load(*input);
   };
 }
+
+namespace {
+
+class OfLibTorch : public StatefulOptimizer {
+ public:
+  explicit OfLibTorch(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {}
+
+  SafetensorsFile saved(const torch::nn::Module& /*module*/) const override {
+    return archive_of(optimizer_);
+  }
+  std::function<void()> plan_load(const torch::nn::Module& /*module*/, SafetensorsFile file,
+                                  const std::string& origin) override {
+    return plan_load_archive(optimizer_, file, origin);
+  }
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+};
+
+}  // namespace
+
+extern "C" const bool ladder_optimizer_archive;
+const bool ladder_optimizer_archive =
+    adapt_other_optimizers([](auto& optimizer) -> std::unique_ptr<StatefulOptimizer> {
+      return std::make_unique<OfLibTorch>(optimizer);
+    });
 
 }  // namespace ladder
