@@ -10,7 +10,7 @@
 
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
-#include "ladder/kernels/normalize_bytes.h"
+#include "ladder/data/normalize_bytes.h"
 
 namespace mnist {
 namespace {

@@ -45,7 +45,7 @@ struct ResidentImages {
 // memory, or on a GPU, so that training copies no images.
 //
 // A batch has one input, "images", float32 [N, 1, 28, 28], and targets int64 [N], each 0 to 9. In
-// host memory it is gathered and normalised in one pass (ladder/kernels/normalize_bytes.h). The
+// host memory it is gathered and normalised in one pass (ladder/data/normalize_bytes.h). The
 // values are bit-equal to torchvision's ToTensor and Normalize.
 class Dataset : public ladder::Dataset {
  public:

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "ladder/core/error.h"
-#include "ladder/kernels/channels_last.h"
 #include "ladder/kernels/conv_relu_max_pool.h"
 #include "ladder/kernels/first_conv2d.h"
 #include "ladder/nn/batch_norm.h"
+#include "ladder/nn/channels_last.h"
 #include "ladder/nn/dropout.h"
 #include "ladder/nn/linear.h"
 #include "ladder/nn/model.h"

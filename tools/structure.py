@@ -34,7 +34,6 @@ SHELVES = {
     "shm": "shm/ comm/shared_memory",
     "trainer": "trainer/",
 }
-IN_SPINE = "kernels/philox", "kernels/create_graph"  # random numbers and a rule of autograd
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 EXACT = re.compile("[Ee]xact(?!ly)")
 OPTION = re.compile(r"\bper_device_train_batch_size\b")
@@ -84,7 +83,7 @@ def module(name: str) -> str:
 def shelf(name: str) -> str:
     """The shelf of a file; "" for the spine and for what is not the library."""
     inside = name.removeprefix("ladder/")
-    if inside == name or inside.startswith(IN_SPINE):
+    if inside == name:
         return ""
     names = (one for one, parts in SHELVES.items() if inside.startswith(tuple(parts.split())))
     # A part by its name comes before the folder in which it still stands.

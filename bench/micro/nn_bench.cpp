@@ -9,12 +9,12 @@
 #include <string>
 
 #include "bench/micro/training_step.h"
-#include "ladder/kernels/channels_last.h"
 #include "ladder/kernels/conv_relu_max_pool.h"
 #include "ladder/kernels/first_conv2d.h"
 #include "ladder/kernels/onednn_linear.h"
 #include "ladder/kernels/relu_max_pool.h"
 #include "ladder/nn/batch_norm.h"
+#include "ladder/nn/channels_last.h"
 #include "ladder/nn/dropout.h"
 #include "ladder/nn/random_scope.h"
 

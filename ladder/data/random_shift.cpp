@@ -9,8 +9,8 @@
 
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
+#include "ladder/core/philox.h"
 #include "ladder/core/tensor_form.h"
-#include "ladder/kernels/philox.h"
 
 namespace ladder {
 namespace {

@@ -12,7 +12,7 @@ namespace ladder {
 //
 // The change of a sample must be a function of (epoch, index of the sample) alone: then it is the
 // same on any rank, for any number of workers and after a resume. Draw numbers with philox4x32
-// (kernels/philox.h) and a third counter word from 0xB0000000 on; the library uses smaller ones.
+// (core/philox.h) and a third counter word from 0xB0000000 on; the library uses smaller ones.
 // A DataLoader calls apply() from several worker threads at once.
 // Python's counterpart: the `transform` of a torchvision data set.
 class Transform {

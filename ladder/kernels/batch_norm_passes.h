@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
+#include "ladder/core/simd.h"
 #include "ladder/kernels/pool_windows.h"
-#include "ladder/kernels/simd.h"
 
 namespace ladder::kernels {
 

@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/core/simd.h"
 #include "ladder/kernels/batch_norm_passes.h"
-#include "ladder/kernels/create_graph.h"
 #include "ladder/kernels/pool_windows.h"
-#include "ladder/kernels/simd.h"
+#include "ladder/nn/create_graph.h"
 
 namespace ladder {
 namespace {

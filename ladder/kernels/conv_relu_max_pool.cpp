@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "ladder/kernels/create_graph.h"
 #include "ladder/kernels/relu_max_pool.h"
 #include "ladder/kernels/sparse_convolution.h"
 #include "ladder/kernels/sum_over_images.h"
 #include "ladder/kernels/vectors.h"
+#include "ladder/nn/create_graph.h"
 
 namespace ladder {
 namespace {

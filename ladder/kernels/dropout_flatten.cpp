@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ladder/kernels/bfloat16.h"
-#include "ladder/kernels/create_graph.h"
+#include "ladder/nn/create_graph.h"
 
 namespace ladder {
 namespace {

@@ -19,8 +19,8 @@
 
 #include "ladder/core/device.h"
 #include "ladder/core/log.h"
+#include "ladder/core/philox.h"
 #include "ladder/kernels/dropout_mask_cuda.h"
-#include "ladder/kernels/philox.h"
 
 namespace ladder {
 namespace {

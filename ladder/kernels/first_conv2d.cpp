@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "ladder/kernels/create_graph.h"
 #include "ladder/kernels/sum_over_images.h"
 #include "ladder/kernels/vectors.h"
+#include "ladder/nn/create_graph.h"
 
 namespace ladder {
 namespace {

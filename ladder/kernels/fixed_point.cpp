@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstddef>
 
-#include "ladder/kernels/simd.h"
+#include "ladder/core/simd.h"
 
 namespace ladder {
 namespace {

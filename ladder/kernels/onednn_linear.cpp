@@ -10,7 +10,7 @@
 #include <optional>
 #include <string_view>
 
-#include "ladder/kernels/create_graph.h"
+#include "ladder/nn/create_graph.h"
 
 namespace ladder {
 namespace {

@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "ladder/kernels/create_graph.h"
+#include "ladder/core/simd.h"
 #include "ladder/kernels/pool_windows.h"
-#include "ladder/kernels/simd.h"
+#include "ladder/nn/create_graph.h"
 
 namespace ladder {
 namespace {

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ladder/core/simd.h"
 #include "ladder/kernels/pool_windows.h"
-#include "ladder/kernels/simd.h"
 #include "ladder/kernels/vectors.h"
 
 namespace ladder::kernels {

@@ -8,7 +8,7 @@
 #include <numbers>
 #include <vector>
 
-#include "ladder/kernels/philox.h"
+#include "ladder/core/philox.h"
 #include "ladder/nn/random_scope.h"
 
 namespace ladder {

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "ladder/kernels/create_graph.h"
+#include "ladder/nn/create_graph.h"
 
 namespace ladder {
 namespace {

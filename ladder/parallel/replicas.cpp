@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/kernels/create_graph.h"
+#include "ladder/nn/create_graph.h"
 #include "ladder/nn/random_scope.h"
 
 namespace ladder {

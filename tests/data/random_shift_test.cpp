@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ladder/core/error.h"
-#include "ladder/kernels/philox.h"
+#include "ladder/core/philox.h"
 #include "tests/support/expect_error.h"
 
 namespace ladder {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "ladder/amp/autocast.h"
-#include "ladder/kernels/channels_last.h"
 #include "ladder/kernels/conv_relu_max_pool.h"
 #include "ladder/kernels/first_conv2d.h"
 #include "ladder/kernels/vectors.h"
+#include "ladder/nn/channels_last.h"
 #include "tests/support/cpu_capability.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/relative_difference.h"

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "ladder/core/philox_constants.h"
 #include "ladder/kernels/counter_mask_arguments.h"
 #include "ladder/kernels/dropout_mask.h"
-#include "ladder/kernels/philox_constants.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/random_keys.h"
 

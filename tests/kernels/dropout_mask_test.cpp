@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ladder/kernels/philox.h"
+#include "ladder/core/philox.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/random_keys.h"
 

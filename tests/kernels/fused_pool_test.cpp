@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "ladder/kernels/batch_norm_relu_max_pool.h"
-#include "ladder/kernels/channels_last.h"
 #include "ladder/kernels/pool_windows.h"
 #include "ladder/kernels/relu_max_pool.h"
+#include "ladder/nn/channels_last.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/relative_difference.h"
 

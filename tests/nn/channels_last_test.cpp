@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/kernels/channels_last.h"
+#include "ladder/nn/channels_last.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/modules/conv.h>

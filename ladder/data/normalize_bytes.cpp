@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/kernels/normalize_bytes.h"
+#include "ladder/data/normalize_bytes.h"
 
 #include <cstddef>
 
-#include "ladder/kernels/simd.h"
+#include "ladder/core/simd.h"
 
 namespace ladder {
 namespace {

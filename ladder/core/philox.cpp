@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/kernels/philox.h"
+#include "ladder/core/philox.h"
 
 #include <algorithm>
 #include <cstddef>
 
-#include "ladder/kernels/simd.h"
+#include "ladder/core/simd.h"
 
 namespace ladder {
 namespace {

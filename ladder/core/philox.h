@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "ladder/kernels/philox_constants.h"
+#include "ladder/core/philox_constants.h"
 
 namespace ladder {
 
