@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "ladder/core/error.h"
-#include "ladder/kernels/dropout_mask.h"
+#include "ladder/nn/dropout_mask.h"
 
 namespace ladder {
 

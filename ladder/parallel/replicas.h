@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ladder/data/inputs.h"
-#include "ladder/kernels/dropout_mask.h"
+#include "ladder/nn/dropout_mask.h"
 
 namespace ladder {
 

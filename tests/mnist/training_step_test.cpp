@@ -37,9 +37,9 @@ torch::Tensor plain_basicnet(const Model& model, const Batch& batch) {
   auto x = torch::relu(torch::conv2d(batch.inputs.only(), weight("conv1"), bias("conv1")));
   x = torch::relu(torch::conv2d(x, weight("conv2"), bias("conv2")));
   x = torch::max_pool2d(x, 2);
-  x = torch::flatten(x * counter_mask(x.detach(), key, {.p = 0.25, .layer = 1}), 1);
+  x = torch::flatten(x * counter_mask_by_tensors(x.detach(), key, {.p = 0.25, .layer = 1}), 1);
   x = torch::relu(torch::linear(x, weight("fc1"), bias("fc1")));
-  x = x * counter_mask(x.detach(), key, {.p = 0.5, .layer = 2});
+  x = x * counter_mask_by_tensors(x.detach(), key, {.p = 0.5, .layer = 2});
   return torch::log_softmax(torch::linear(x, weight("fc2"), bias("fc2")), 1);
 }
 

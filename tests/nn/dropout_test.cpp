@@ -28,7 +28,7 @@ TEST(Dropout, MultipliesByTheMaskAndKeepsTheLayout) {
   const auto input = torch::randn({2, 5, 7, 9}).contiguous(kChannelsLast).requires_grad_();
   const RandomScope random(key_from(0, 2));
   const auto output = dropout.forward(input);
-  const auto mask = counter_mask(input, key_from(0, 2), {.p = 0.25, .layer = 1});
+  const auto mask = counter_mask_by_tensors(input, key_from(0, 2), {.p = 0.25, .layer = 1});
   EXPECT_TRUE(torch::equal(output, input * mask));
   EXPECT_TRUE(output.is_contiguous(kChannelsLast));
   output.sum().backward();

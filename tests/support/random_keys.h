@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "ladder/kernels/dropout_mask.h"
+#include "ladder/nn/dropout_mask.h"
 
 namespace ladder {
 
