@@ -15,13 +15,12 @@
 #include <vector>
 
 #include "ladder/core/error.h"
-#include "ladder/kernels/conv_relu_max_pool.h"
-#include "ladder/kernels/first_conv2d.h"
 #include "ladder/nn/batch_norm.h"
 #include "ladder/nn/channels_last.h"
 #include "ladder/nn/dropout.h"
 #include "ladder/nn/linear.h"
 #include "ladder/nn/model.h"
+#include "ladder/nn/ops.h"
 
 namespace mnist {
 namespace {
@@ -108,13 +107,13 @@ class BasicNet : public LayeredModel {
   torch::Tensor run_conv1(const torch::Tensor& images) {
     const auto x = is_fast() ? to_channels_last(images) : images;
     if (!is_fast() || !x.is_cpu()) return torch::relu(conv1_->forward(x));
-    return first_conv2d(x, conv1_->weight, conv1_->bias, 0, Activation::kRelu);
+    return ops().first_conv2d(x, conv1_->weight, conv1_->bias, 0, Activation::kRelu);
   }
 
   torch::Tensor run_conv2(const torch::Tensor& input) {
     const auto x = is_fast() ? to_channels_last(input) : input;
     if (!is_fast() || !x.is_cpu()) return torch::max_pool2d(torch::relu(conv2_->forward(x)), 2);
-    return conv2d_relu_max_pool2d(x, conv2_->weight, conv2_->bias);
+    return ops().conv2d_relu_max_pool2d(x, conv2_->weight, conv2_->bias);
   }
 
   std::vector<std::function<void()>> drop_layer() override {
@@ -171,7 +170,7 @@ class ConvNet : public LayeredModel {
     if (!is_fast() || !x.is_cpu()) return layer1_->forward(x);
     const auto& conv = layer1_->at<torch::nn::Conv2dImpl>(0);
     return layer1_->at<BatchNormImpl>(1).forward_relu_max_pool2d(
-        first_conv2d(x, conv.weight, conv.bias, 2, Activation::kNone));
+        ops().first_conv2d(x, conv.weight, conv.bias, 2, Activation::kNone));
   }
 
   torch::Tensor run_layer2(const torch::Tensor& input) {

@@ -18,7 +18,7 @@ enum class Head {
 
 // Two ways to compute the same formulas.
 enum class Math {
-  kFast,       // channels_last, the operations of ladder/kernels/, dropout masks by position
+  kFast,       // channels_last, the operators of nn/ops.h, dropout masks by position
   kReference,  // NCHW, PyTorch's own operations and random numbers: bit-equal to Python
 };
 

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/core/error.h"
 #include "ladder/core/simd.h"
 #include "ladder/kernels/batch_norm_passes.h"
 #include "ladder/kernels/pool_windows.h"
 #include "ladder/nn/create_graph.h"
+#include "ladder/nn/ops.h"
 
 namespace ladder {
 namespace {
@@ -228,13 +228,6 @@ class BatchNormReluMaxPool : public torch::autograd::Function<BatchNormReluMaxPo
 
 }  // namespace
 
-void require_several_values(double count) {
-  if (count > 1.0) return;
-  throw UsageError::out_of_range("BatchNorm", static_cast<std::int64_t>(count),
-                                 "more than one value per channel, over all ranks, while training",
-                                 "use a larger batch");
-}
-
 bool can_fuse_batch_norm(const torch::Tensor& input) {
   return can_cut(input) && input.size(1) % kLanes == 0;
 }
@@ -243,6 +236,9 @@ torch::Tensor batch_norm_relu_max_pool2d(const torch::Tensor& input,
                                          const BatchNormTensors& tensors, double momentum,
                                          double eps, const SumOverRanks& sum_over_ranks) {
   RECORD_FUNCTION("ladder::batch_norm_relu_max_pool2d", {});
+  if (!can_fuse_batch_norm(input)) {
+    return plain::batch_norm_relu_max_pool2d(input, tensors, momentum, eps, sum_over_ranks);
+  }
   for (const auto* parameter :
        {&tensors.weight, &tensors.bias, &tensors.running_mean, &tensors.running_var}) {
     TORCH_CHECK(parameter->is_contiguous(),

@@ -1,32 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <ATen/core/ivalue.h>
 #include <torch/types.h>
 
-#include <functional>
-#include <utility>
+#include "ladder/nn/sync_batch_norm.h"
 
 namespace ladder {
-
-// The tensors of a BatchNorm layer.
-struct BatchNormTensors {
-  torch::Tensor weight;        // float [C]
-  torch::Tensor bias;          // float [C]
-  torch::Tensor running_mean;  // float [C]; moved towards the mean of the batch
-  torch::Tensor running_var;   // float [C]; moved towards its unbiased variance
-  torch::Tensor input_bias;    // float [C], added to the input; undefined = none
-};
-
-// A collective: the sum of a float64 tensor over the ranks of a process group, equal bits on all of
-// them. Empty = one rank.
-using SumOverRanks = std::function<torch::Tensor(const torch::Tensor& local)>;
-
-// Carries a SumOverRanks from forward to backward: IValue::make_capsule and toCapsule.
-struct SumOverRanksHolder : torch::CustomClassHolder {
-  explicit SumOverRanksHolder(SumOverRanks function) : sum(std::move(function)) {}
-  SumOverRanks sum;
-};
 
 // Equals: max_pool2d(relu(batch_norm(input)), 2) in training.
 //
@@ -49,10 +28,7 @@ torch::Tensor batch_norm_relu_max_pool2d(const torch::Tensor& input,
                                          const BatchNormTensors& tensors, double momentum,
                                          double eps, const SumOverRanks& sum_over_ranks = {});
 
-// Whether `input` has a shape, dtype and layout that the function above takes.
+// Whether the function above takes the shape, dtype and layout of `input`.
 bool can_fuse_batch_norm(const torch::Tensor& input);
-
-// Throws UsageError unless `count`, the number of values per channel over all ranks, is above 1.
-void require_several_values(double count);
 
 }  // namespace ladder

@@ -14,6 +14,7 @@
 #include "ladder/kernels/sum_over_images.h"
 #include "ladder/kernels/vectors.h"
 #include "ladder/nn/create_graph.h"
+#include "ladder/nn/ops.h"
 
 namespace ladder {
 namespace {
@@ -132,7 +133,7 @@ torch::Tensor conv2d_relu_max_pool2d(const torch::Tensor& input, const torch::Te
   if (can_skip_zeros(images, weight)) {
     return ConvReluMaxPool::apply(images, weight, bias.to(torch::kFloat));
   }
-  return relu_max_pool2d(torch::conv2d(images, weight.to(images.scalar_type())), bias);
+  return plain::conv2d_relu_max_pool2d(images, weight, bias);
 }
 
 }  // namespace ladder

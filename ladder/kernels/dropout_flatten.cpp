@@ -12,6 +12,7 @@
 
 #include "ladder/kernels/bfloat16.h"
 #include "ladder/nn/create_graph.h"
+#include "ladder/nn/ops.h"
 
 namespace ladder {
 namespace {
@@ -130,8 +131,7 @@ torch::Tensor dropout_flatten(const torch::Tensor& images, const RandomKey& key,
   RECORD_FUNCTION("ladder::dropout_flatten", {});
   check_positions(images, key);
   if (can_transpose(images)) return DropoutFlatten::apply(images, key, options);
-  const auto mask = counter_mask(images.detach(), key, options);
-  return torch::flatten(images * mask.to(images.scalar_type()), 1);
+  return plain::dropout_flatten(images, key, options);
 }
 
 }  // namespace ladder

@@ -231,9 +231,7 @@ torch::Tensor first_conv2d(const torch::Tensor& input, const torch::Tensor& weig
                             : torch::constant_pad_nd(images, {padding, padding, padding, padding});
     return FirstConv2d::apply(padded, weight, bias, relu);
   }
-  const auto type = images.scalar_type();
-  const auto output = torch::conv2d(images, weight.to(type), bias.to(type), 1, padding);
-  return relu ? torch::relu(output) : output;
+  return plain::first_conv2d(images, weight, bias, padding, activation);
 }
 
 }  // namespace ladder

@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-namespace ladder {
+#include "ladder/nn/ops.h"
 
-enum class Activation { kNone, kRelu };
+namespace ladder {
 
 // Equals: conv2d(input, weight, bias, 1, padding), and relu of it with Activation::kRelu.
 //

@@ -40,7 +40,7 @@ class OnednnLinear : public torch::autograd::Function<OnednnLinear> {
  public:
   static torch::Tensor forward(AutogradContext* context, const torch::Tensor& bias,
                                const torch::Tensor& input, const torch::Tensor& weight,
-                               const c10::intrusive_ptr<WeightProducts>& products) {
+                               const c10::intrusive_ptr<torch::CustomClassHolder>& products) {
     context->save_for_backward({input, weight});
     if (products && takes_products(weight) && input.is_contiguous()) {
       context->saved_data["products"] = c10::IValue::make_capsule(products);
@@ -77,7 +77,7 @@ bool can_take(const torch::Tensor& input, const torch::Tensor& weight) {
 
 torch::Tensor onednn_linear(const torch::Tensor& input, const torch::Tensor& weight,
                             const torch::Tensor& bias,
-                            const c10::intrusive_ptr<WeightProducts>& products) {
+                            const c10::intrusive_ptr<torch::CustomClassHolder>& products) {
   if (!can_take(input, weight)) return torch::linear(input, weight, bias);
   RECORD_FUNCTION("ladder::onednn_linear", {});
   return OnednnLinear::apply(bias, input, weight, products);

@@ -13,6 +13,7 @@
 #include "ladder/core/simd.h"
 #include "ladder/kernels/pool_windows.h"
 #include "ladder/nn/create_graph.h"
+#include "ladder/nn/ops.h"
 
 namespace ladder {
 namespace {
@@ -156,8 +157,7 @@ torch::Tensor relu_max_pool2d(const torch::Tensor& input, const torch::Tensor& b
   TORCH_CHECK(bias.dim() == 1 && bias.size(0) == input.size(1),
               "relu_max_pool2d: expected a bias of [", input.size(1), "], got ", bias.sizes());
   if (can_cut(input)) return ReluMaxPool::apply(input, bias.to(torch::kFloat).contiguous());
-  const auto sum = input + bias.view({-1, 1, 1});
-  return torch::max_pool2d(torch::relu(sum), 2).to(input.scalar_type());
+  return plain::relu_max_pool2d(input, bias);
 }
 
 }  // namespace ladder

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/nn/batch_norm.h"
 
-#include "ladder/kernels/batch_norm_relu_max_pool.h"
-#include "ladder/kernels/relu_max_pool.h"
-#include "ladder/nn/sync_batch_norm.h"
+#include "ladder/nn/ops.h"
 
 namespace ladder {
 
@@ -26,7 +24,7 @@ double BatchNormImpl::update_weight() {
 torch::Tensor BatchNormImpl::normalize(const torch::Tensor& input, const BatchNormTensors& tensors,
                                        double momentum) {
   if (is_training() && group_ && group_->world_size() > 1) {
-    return sync_batch_norm(input, tensors, momentum, options_.eps, *group_);
+    return sync_batch_norm(input, tensors, momentum, options_.eps, sum_over_ranks_of(*group_));
   }
   return torch::batch_norm(input, weight, bias, tensors.running_mean, tensors.running_var,
                            is_training(), momentum, options_.eps,
@@ -52,20 +50,21 @@ torch::Tensor BatchNormImpl::forward(const torch::Tensor& input) {
 
 torch::Tensor BatchNormImpl::forward_relu_max_pool2d(const torch::Tensor& input,
                                                      const torch::Tensor& input_bias) {
+  TORCH_CHECK(!input_bias.defined() || input_bias.numel() == input.size(1),
+              "forward_relu_max_pool2d: expected an input_bias of [", input.size(1), "], got ",
+              input_bias.sizes());
   const bool shared = group_ && group_->world_size() > 1;
-  if (!is_training() || !can_fuse_batch_norm(input) || (!shared && input.numel() == 0)) {
-    TORCH_CHECK(!input_bias.defined() || input_bias.numel() == input.size(1),
-                "forward_relu_max_pool2d: expected an input_bias of [", input.size(1), "], got ",
-                input_bias.sizes());
-    const auto sum =
-        input_bias.defined() ? input + input_bias.view({-1, 1, 1}).to(input.scalar_type()) : input;
-    const auto images = forward(sum);
-    return images.is_cpu() ? relu_max_pool2d(images, torch::zeros({images.size(1)}, torch::kFloat))
-                           : torch::max_pool2d(torch::relu(images), 2);
+  if (is_training() && input.is_cpu() && (shared || input.numel() > 0)) {
+    return ops().batch_norm_relu_max_pool2d(
+        input, {weight, bias, running_mean, running_var, input_bias}, update_weight(), options_.eps,
+        shared ? sum_over_ranks_of(*group_) : SumOverRanks());
   }
-  return batch_norm_relu_max_pool2d(input, {weight, bias, running_mean, running_var, input_bias},
-                                    update_weight(), options_.eps,
-                                    shared ? sum_over_ranks_of(*group_) : SumOverRanks());
+  const auto sum =
+      input_bias.defined() ? input + input_bias.view({-1, 1, 1}).to(input.scalar_type()) : input;
+  const auto images = forward(sum);
+  return images.is_cpu()
+             ? ops().relu_max_pool2d(images, torch::zeros({images.size(1)}, torch::kFloat))
+             : torch::max_pool2d(torch::relu(images), 2);
 }
 
 }  // namespace ladder

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "ladder/comm/process_group.h"
-#include "ladder/kernels/batch_norm_relu_max_pool.h"
+#include "ladder/nn/sync_batch_norm.h"
 
 namespace ladder {
 
@@ -38,8 +38,7 @@ class BatchNormImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& input);
 
   // max_pool2d(relu(forward(input + input_bias)), 2), where `input_bias`, float [C], is that of the
-  // convolution in front; undefined = none. On the CPU in one operation with other last bits, if
-  // can_fuse_batch_norm(input). See kernels/batch_norm_relu_max_pool.h.
+  // convolution in front; undefined = none. On the CPU in one operator (ops.h).
   torch::Tensor forward_relu_max_pool2d(const torch::Tensor& input,
                                         const torch::Tensor& input_bias = {});
 

@@ -4,7 +4,7 @@
 #include <ATen/record_function.h>
 
 #include "ladder/core/error.h"
-#include "ladder/kernels/dropout_flatten.h"
+#include "ladder/nn/ops.h"
 #include "ladder/nn/random_scope.h"
 
 namespace ladder {
@@ -32,7 +32,7 @@ torch::Tensor Dropout::forward(const torch::Tensor& input) const {
   }
   if (!is_training() || options_.p == 0.0) return input;
   RECORD_FUNCTION("ladder::dropout", {});
-  const auto mask = counter_mask(input.detach(), key(), mask_options_);
+  const auto mask = ops().counter_mask(input.detach(), key(), mask_options_);
   return input * mask.to(input.scalar_type());
 }
 
@@ -40,7 +40,7 @@ torch::Tensor Dropout::forward_flatten(const torch::Tensor& images) const {
   if (options_.masks == DropoutMasks::kByGenerator || !is_training() || options_.p == 0.0) {
     return torch::flatten(forward(images), 1);
   }
-  return dropout_flatten(images, key(), mask_options_);
+  return ops().dropout_flatten(images, key(), mask_options_);
 }
 
 }  // namespace ladder

@@ -38,7 +38,7 @@ class Dropout : public torch::nn::Module {
 
   torch::Tensor forward(const torch::Tensor& input) const;
 
-  // flatten(forward(images), 1); kByPosition in one operation (kernels/dropout_flatten.h).
+  // flatten(forward(images), 1); kByPosition in one operation (ops.h).
   torch::Tensor forward_flatten(const torch::Tensor& images) const;
 
   const DropoutOptions& options() const { return options_; }

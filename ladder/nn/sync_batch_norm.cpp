@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "ladder/core/error.h"
 #include "ladder/nn/create_graph.h"
 
 namespace ladder {
@@ -198,15 +199,20 @@ class Normalize : public torch::autograd::Function<Normalize> {
 
 }  // namespace
 
+void require_several_values(double count) {
+  if (count > 1.0) return;
+  throw UsageError::out_of_range("BatchNorm", static_cast<std::int64_t>(count),
+                                 "more than one value per channel, over all ranks, while training",
+                                 "use a larger batch");
+}
+
 SumOverRanks sum_over_ranks_of(const ProcessGroup& group) {
   return [group](const torch::Tensor& local) { return group.all_gather_into_tensor(local).sum(0); };
 }
 
 torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors& tensors,
-                              double momentum, double eps, const ProcessGroup& group,
-                              SyncMath math) {
+                              double momentum, double eps, const SumOverRanks& sum, SyncMath math) {
   const auto x = input.contiguous(input.suggest_memory_format());
-  const auto sum = sum_over_ranks_of(group);
   Moments moments;
   {
     const torch::NoGradGuard no_grad;

@@ -1,12 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/ivalue.h>
 #include <torch/types.h>
 
+#include <functional>
+#include <utility>
+
 #include "ladder/comm/process_group.h"
-#include "ladder/kernels/batch_norm_relu_max_pool.h"
 
 namespace ladder {
+
+// The tensors of a BatchNorm layer.
+struct BatchNormTensors {
+  torch::Tensor weight;        // float [C]
+  torch::Tensor bias;          // float [C]
+  torch::Tensor running_mean;  // float [C]; moved towards the mean of the batch
+  torch::Tensor running_var;   // float [C]; moved towards its unbiased variance
+  torch::Tensor input_bias;    // float [C], added to the input; undefined = none
+};
+
+// A collective: the sum of a float64 tensor over the ranks of a process group, equal bits on all of
+// them. Empty = one rank.
+using SumOverRanks = std::function<torch::Tensor(const torch::Tensor& local)>;
+
+// Carries a SumOverRanks from forward to backward: IValue::make_capsule and toCapsule.
+struct SumOverRanksHolder : torch::CustomClassHolder {
+  explicit SumOverRanksHolder(SumOverRanks function) : sum(std::move(function)) {}
+  SumOverRanks sum;
+};
 
 enum class SyncMath { kFloat64, kKernels };
 
@@ -20,8 +42,8 @@ enum class SyncMath { kFloat64, kKernels };
 //               DistributedDataParallel averages
 //
 // input: [N, C, ...], float32, float64 or a 16-bit type; the output has its dtype and layout. N may
-// differ between the ranks and be 0 on some. Forward and backward are collectives. `momentum`:
-// weight of this batch in the running values.
+// differ between the ranks and be 0 on some. Forward and backward are collectives: each calls `sum`
+// (not empty) once. `momentum`: weight of this batch in the running values.
 //
 // Gathers and the averaging of gradients share one group, so all ranks must run the same graph:
 // with find_unused_parameters, ranks that skip different layers may wait until the timeout.
@@ -40,11 +62,14 @@ enum class SyncMath { kFloat64, kKernels };
 // Source: Ioffe and Szegedy, "Batch Normalization", 2015, over all ranks. Python's counterpart:
 // torch.nn.SyncBatchNorm, which refuses CPU tensors.
 torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors& tensors,
-                              double momentum, double eps, const ProcessGroup& group,
+                              double momentum, double eps, const SumOverRanks& sum,
                               SyncMath math = SyncMath::kFloat64);
 
 // The sum over the ranks of `group`: gathers and adds in rank order, so the bits are equal on all
 // ranks. Over Gloo that is faster than an all-reduce.
 SumOverRanks sum_over_ranks_of(const ProcessGroup& group);
+
+// Throws UsageError unless `count`, the number of values per channel over all ranks, is above 1.
+void require_several_values(double count);
 
 }  // namespace ladder

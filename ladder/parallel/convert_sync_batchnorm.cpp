@@ -99,7 +99,7 @@ torch::Tensor batch_norm(const torch::Tensor& input, const OptionalTensor& weigh
                           .bias = filled(bias, 0.0),
                           .running_mean = filled(running_mean, 0.0),
                           .running_var = filled(running_var, 1.0)},
-                         momentum, eps, *group, SyncMath::kKernels);
+                         momentum, eps, sum_over_ranks_of(*group), SyncMath::kKernels);
 }
 
 // LibTorch's forward is not virtual, but the dispatcher chooses the kernel of its operator.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// first_conv2d and conv2d_relu_max_pool2d against the operations that they equal. Runs once for
+// first_conv2d and conv2d_relu_max_pool2d against their bodies in nn/ops.h. Runs once for
 // each set of instructions: see tests/CMakeLists.txt.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -107,10 +107,9 @@ auto first(std::int64_t padding, Activation activation) {
   };
 }
 
-auto plain_first(std::int64_t padding, Activation activation) {
+auto first_body(std::int64_t padding, Activation activation) {
   return [=](const torch::Tensor& input, const torch::Tensor& weight, const torch::Tensor& bias) {
-    const auto sum = torch::conv2d(input, weight, bias, 1, padding);
-    return activation == Activation::kRelu ? torch::relu(sum) : sum;
+    return plain::first_conv2d(input, weight, bias, padding, activation);
   };
 }
 
@@ -124,7 +123,7 @@ TEST_F(FirstConv2d, IsThatOfLibTorch) {
         continue;
       }
       const auto wanted =
-          conv_passes(of.to(torch::kFloat64), false, plain_first(shape.padding, activation));
+          conv_passes(of.to(torch::kFloat64), false, first_body(shape.padding, activation));
       expect_close(got, wanted, kConvOrder, std::to_string(shape.channels) + " channels");
       EXPECT_TRUE(got[0].is_contiguous(torch::MemoryFormat::ChannelsLast));
     }
@@ -137,7 +136,7 @@ TEST_F(FirstConv2d, ComputesInBfloat16UnderAutocast) {
   const ConvLayer rounded = of.to(torch::kBFloat16).to(torch::kFloat64);
   const Autocast autocast(torch::kCPU, torch::kBFloat16);
   const auto got = conv_passes(of, false, first(0, Activation::kRelu));
-  const auto wanted = conv_passes(rounded, false, plain_first(0, Activation::kRelu));
+  const auto wanted = conv_passes(rounded, false, first_body(0, Activation::kRelu));
   EXPECT_EQ(got[0].scalar_type(), torch::kBFloat16);
   EXPECT_LT(relative_difference(got[0], wanted[0]), 0.004);  // 8 bits
   for (const std::size_t i : {1U, 2U}) {
@@ -157,7 +156,7 @@ TEST_F(FirstConv2d, TakesTheOperationsOfLibTorchForOtherInputs) {
   for (const ConvLayer* of : {&three_channels, &seven_by_seven, &ten_outputs, &with_gradient}) {
     const bool of_input = of == &with_gradient;
     expect_close(conv_passes(*of, of_input, first(0, Activation::kRelu)),
-                 conv_passes(*of, of_input, plain_first(0, Activation::kRelu)), 1e-6,
+                 conv_passes(*of, of_input, first_body(0, Activation::kRelu)), 1e-6,
                  "another input");
   }
 }
@@ -176,11 +175,6 @@ ConvLayer conv_layer(const ConvShape& of) {
           to_channels_last(gradient * torch::rand_like(gradient).gt(0.5))};
 }
 
-torch::Tensor plain_conv(const torch::Tensor& input, const torch::Tensor& weight,
-                         const torch::Tensor& bias) {
-  return torch::max_pool2d(torch::relu(torch::conv2d(input, weight, bias)), 2);
-}
-
 // Channels of one and of several words and blocks, rows of more windows than a word has bits, fewer
 // images than groups and more, and the shape of BasicNet.
 const std::vector<ConvShape> kConvShapes = {{18, 32, 26, 26, 64}, {3, 16, 8, 10, 16},
@@ -195,7 +189,7 @@ TEST_F(ConvReluMaxPool, IsThatOfLibTorch) {
       EXPECT_EQ(got[1].count_nonzero().item<int>(), 0);
       continue;
     }
-    const auto wanted = conv_passes(of.to(torch::kFloat64), true, plain_conv);
+    const auto wanted = conv_passes(of.to(torch::kFloat64), true, plain::conv2d_relu_max_pool2d);
     expect_close(got, wanted, kConvOrder, std::to_string(shape.outputs) + " channels");
     EXPECT_TRUE(got[0].is_contiguous(torch::MemoryFormat::ChannelsLast));
     EXPECT_TRUE(got[3].is_contiguous(torch::MemoryFormat::ChannelsLast));
@@ -248,7 +242,7 @@ TEST_F(ConvReluMaxPool, HasTheSameBitsOnAnyNumberOfThreads) {
 // LibTorch then computes 16 and more images with NNPACK, whose output is not channels last.
 TEST_F(ConvReluMaxPool, IsThatOfLibTorchWithoutOnednn) {
   const ConvLayer of = conv_layer({18, 16, 8, 10, 16});
-  const auto wanted = conv_passes(of.to(torch::kFloat64), true, plain_conv);
+  const auto wanted = conv_passes(of.to(torch::kFloat64), true, plain::conv2d_relu_max_pool2d);
   at::globalContext().setUserEnabledMkldnn(false);
   const auto got = conv_passes(of, true, conv2d_relu_max_pool2d);
   at::globalContext().setUserEnabledMkldnn(true);
@@ -265,8 +259,8 @@ TEST_F(ConvReluMaxPool, TakesADenseBackwardForOtherInputs) {
   nchw.input = nchw.input.contiguous();
   for (const ConvLayer* of :
        {&odd, &twelve_inputs, &ten_outputs, &in_double, &many_outputs, &nchw}) {
-    expect_close(conv_passes(*of, true, conv2d_relu_max_pool2d), conv_passes(*of, true, plain_conv),
-                 1e-6, "another input");
+    expect_close(conv_passes(*of, true, conv2d_relu_max_pool2d),
+                 conv_passes(*of, true, plain::conv2d_relu_max_pool2d), 1e-6, "another input");
   }
 }
 

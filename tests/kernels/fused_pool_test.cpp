@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// relu_max_pool2d and batch_norm_relu_max_pool2d against the operations that they equal.
+// relu_max_pool2d and batch_norm_relu_max_pool2d against their bodies in nn/ops.h.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <limits>
@@ -15,6 +16,7 @@
 #include "ladder/kernels/pool_windows.h"
 #include "ladder/kernels/relu_max_pool.h"
 #include "ladder/nn/channels_last.h"
+#include "ladder/nn/ops.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/relative_difference.h"
 
@@ -22,6 +24,13 @@ namespace ladder {
 namespace {
 
 using Sizes = std::vector<std::int64_t>;
+
+TEST(Ops, AreKernelsInAProgramThatLinksThem) {
+  using Entries = std::array<void*, sizeof(Ops) / sizeof(void*)>;
+  const auto entries = std::bit_cast<Entries>(ops());
+  const auto bodies = std::bit_cast<Entries>(Ops());
+  for (std::size_t i = 0; i < bodies.size(); ++i) EXPECT_NE(entries[i], bodies[i]) << i;
+}
 
 torch::Tensor images(const Sizes& sizes, torch::ScalarType type = torch::kFloat) {
   torch::manual_seed(3);
@@ -49,9 +58,8 @@ torch::Tensor bias_of(const torch::Tensor& input) {
 
 torch::Tensor fused(const torch::Tensor& input) { return relu_max_pool2d(input, bias_of(input)); }
 
-torch::Tensor plain(const torch::Tensor& input) {
-  const auto sum = input + bias_of(input).view({-1, 1, 1});
-  return torch::max_pool2d(torch::relu(sum), 2).to(input.scalar_type());
+torch::Tensor pool_body(const torch::Tensor& input) {
+  return plain::relu_max_pool2d(input, bias_of(input));
 }
 
 void expect_equal(const Passes& got, const Passes& wanted, const std::string& what) {
@@ -66,7 +74,7 @@ TEST(ReluMaxPool, EqualsTheThreeOperationsBitForBit) {
       SCOPED_TRACE(std::string(c10::toString(type)) + " " + std::to_string(sizes[1]));
       const auto input = images(sizes, type);
       const auto got = passes(input, fused);
-      expect_equal(got, passes(input, plain), "");
+      expect_equal(got, passes(input, pool_body), "");
       for (const auto& tensor : {got.output, got.gradient}) {
         EXPECT_EQ(tensor.scalar_type(), type);
         if (type == torch::kDouble) continue;  // LibTorch's layout
@@ -85,8 +93,7 @@ TEST(ReluMaxPool, GivesTheBiasItsGradient) {
     const auto got = bias_of(input).requires_grad_();
     const auto wanted = bias_of(input).requires_grad_();
     relu_max_pool2d(input, got).backward(gradient);
-    const auto exact = torch::relu(input.to(torch::kDouble) + wanted.view({-1, 1, 1}));
-    torch::max_pool2d(exact, 2).backward(gradient.to(torch::kDouble));
+    plain::relu_max_pool2d(input.to(torch::kDouble), wanted).backward(gradient.to(torch::kDouble));
     EXPECT_EQ(got.grad().scalar_type(), torch::kFloat);
     EXPECT_TRUE(torch::allclose(got.grad(), wanted.grad(), 1e-5, 1e-4)) << c10::toString(type);
   }
@@ -94,11 +101,11 @@ TEST(ReluMaxPool, GivesTheBiasItsGradient) {
 
 TEST(ReluMaxPool, TheFirstOfEqualPixelsGetsTheGradientAndNoneBelowZero) {
   const auto equal = to_channels_last(torch::full({1, 8, 4, 4}, 0.5));
-  expect_equal(passes(equal, fused), passes(equal, plain), "equal pixels");
+  expect_equal(passes(equal, fused), passes(equal, pool_body), "equal pixels");
   EXPECT_EQ(passes(equal, fused).gradient.count_nonzero().item<int>(), 8 * 4);
   const auto below = -images({1, 8, 4, 4}).abs() - 1.0;
   EXPECT_EQ(passes(below, fused).gradient.count_nonzero().item<int>(), 0);
-  expect_equal(passes(below, fused), passes(below, plain), "below zero");
+  expect_equal(passes(below, fused), passes(below, pool_body), "below zero");
 }
 
 TEST(ReluMaxPool, KeepsNanAndInfinity) {
@@ -109,7 +116,7 @@ TEST(ReluMaxPool, KeepsNanAndInfinity) {
       input.index_put_({0, 3, place / 2, place % 2}, odd);
       const auto got = passes(input, fused);
       EXPECT_FALSE(got.output.isfinite().all().item<bool>());
-      expect_equal(got, passes(input, plain), "odd number at " + std::to_string(place));
+      expect_equal(got, passes(input, pool_body), "odd number at " + std::to_string(place));
     }
   }
 }
@@ -148,10 +155,10 @@ TEST(ReluMaxPool, AGradientInAnotherLayoutIsTaken) {
   const auto flat = [](const auto& pool) {
     return [&pool](const torch::Tensor& x) { return torch::flatten(pool(x), 1) * 1.0; };
   };
-  expect_equal(passes(input, flat(fused)), passes(input, flat(plain)), "flattened");
+  expect_equal(passes(input, flat(fused)), passes(input, flat(pool_body)), "flattened");
 }
 
-// The operations that batch_norm_relu_max_pool2d equals, and the tensors that they change.
+// batch_norm_relu_max_pool2d and its body, and the tensors that they change.
 struct Normalised {
   torch::Tensor weight = torch::linspace(0.5, 1.5, 16).requires_grad_();
   torch::Tensor bias = torch::linspace(-0.3, 0.4, 16).requires_grad_();
@@ -164,10 +171,9 @@ struct Normalised {
       return batch_norm_relu_max_pool2d(x, tensors(), 0.1, 1e-5);
     });
   }
-  Passes plain(const torch::Tensor& input) {
+  Passes body(const torch::Tensor& input) {
     return passes(input, [&](const torch::Tensor& x) {
-      const auto y = torch::batch_norm(x, weight, bias, mean, var, true, 0.1, 1e-5, false);
-      return torch::max_pool2d(torch::relu(y), 2);
+      return plain::batch_norm_relu_max_pool2d(x, tensors(), 0.1, 1e-5, {});
     });
   }
 };
@@ -183,7 +189,7 @@ TEST(BatchNormReluMaxPool, EqualsTheThreeOperationsInDouble) {
       *tensor = tensor->detach().to(torch::kFloat64).requires_grad_(tensor->requires_grad());
     }
     const auto got = fused.fused(input);
-    const auto wanted = exact.plain(input.to(torch::kFloat64));
+    const auto wanted = exact.body(input.to(torch::kFloat64));
     EXPECT_EQ(got.output.scalar_type(), type);
     EXPECT_LT(relative_difference(got.output, wanted.output), is_float ? 2e-7 : 0.004);
     EXPECT_LT(relative_difference(fused.mean, exact.mean), 1e-6);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// linear by oneDNN against LibTorch's.
+// linear by oneDNN against its body in nn/ops.h.
 #include "ladder/kernels/onednn_linear.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ladder/amp/autocast.h"
+#include "ladder/nn/ops.h"
 #include "tests/support/relative_difference.h"
 
 namespace ladder {
@@ -44,9 +45,9 @@ torch::Tensor plain_onednn(const torch::Tensor& input, const torch::Tensor& weig
   return onednn_linear(input, weight, bias);
 }
 
-torch::Tensor plain_linear(const torch::Tensor& input, const torch::Tensor& weight,
-                           const torch::Tensor& bias) {
-  return torch::linear(input, weight, bias);
+torch::Tensor linear_body(const torch::Tensor& input, const torch::Tensor& weight,
+                          const torch::Tensor& bias) {
+  return plain::linear(input, weight, bias, {});
 }
 
 TEST(OnednnLinear, IsThatOfLibTorch) {
@@ -55,7 +56,7 @@ TEST(OnednnLinear, IsThatOfLibTorch) {
        {std::array<std::int64_t, 3>{64, 9216, 128}, {1, 7, 3}, {33, 40, 1}, {5, 1, 4}}) {
     const Layer of = layer(samples, inputs, outputs);
     const auto got = passes(of, plain_onednn);
-    const auto wanted = passes(of, plain_linear);
+    const auto wanted = passes(of, linear_body);
     for (std::size_t i = 0; i < got.size(); ++i) {
       EXPECT_LT(relative_difference(got[i], wanted[i]), kOtherOrder) << i << " at " << inputs;
       EXPECT_TRUE(got[i].is_contiguous()) << i << " at " << inputs;
@@ -69,7 +70,7 @@ TEST(OnednnLinear, TakesAGradientInAnotherLayout) {
     return [&function](const auto&... arguments) { return function(arguments...).t(); };
   };
   const auto got = passes(of, transposed(plain_onednn));
-  const auto wanted = passes(of, transposed(plain_linear));
+  const auto wanted = passes(of, transposed(linear_body));
   for (std::size_t i = 0; i < got.size(); ++i) {
     EXPECT_TRUE(torch::allclose(got[i], wanted[i], 1e-5, 1e-6)) << i;
   }
@@ -79,7 +80,7 @@ TEST(OnednnLinear, LeavesOtherTypesAndEmptyBatchesToLibTorch) {
   for (const Layer& of :
        {layer(3, 8, 5, torch::kDouble), layer(3, 8, 5, torch::kBFloat16), layer(0, 8, 5)}) {
     const auto got = passes(of, plain_onednn);
-    const auto wanted = passes(of, plain_linear);
+    const auto wanted = passes(of, linear_body);
     for (std::size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(torch::equal(got[i], wanted[i])) << i;
   }
   const Layer of = layer(3, 8, 5);

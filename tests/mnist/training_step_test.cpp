@@ -5,12 +5,15 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <iostream>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "ladder/amp/autocast.h"
 #include "ladder/nn/dropout.h"
+#include "ladder/nn/ops.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/nn/state_dict.h"
 #include "tests/support/cpu_capability.h"
@@ -80,6 +83,21 @@ TEST_P(TrainingStep, InFastMathIsThatOfThePlainOperations) {
   for (const auto& [name, tensor] : state_dict(*fast)) {
     EXPECT_LT(relative_difference(tensor, wanted.at(name)), kOtherOrder) << name;
   }
+}
+
+// As in a program that does not link kernels/.
+TEST_P(TrainingStep, WithTheBodiesOfTheOperatorsIsThatWithTheKernels) {
+  const Recipe recipe({.name = GetParam()});
+  const auto fused = first_model(recipe);
+  run_backward(*fused, recipe, images());
+  const auto plain = first_model(recipe);
+  const Ops kernels = std::exchange(ops(), Ops());
+  run_backward(*plain, recipe, images());
+  ops() = kernels;
+  const double difference = relative_difference(flat_gradients(*plain), flat_gradients(*fused));
+  std::cout << "relative difference of the gradients: " << difference << "\n";
+  EXPECT_GT(difference, 0.0) << "both use the same operators";
+  EXPECT_LT(difference, kOtherOrder);
 }
 
 // In 16 bits both are off by some per cent; conv2's output is rounded once more in fast math.
