@@ -249,6 +249,9 @@ TEST(BatchNormReluMaxPool, ReportsWhichImagesItTakes) {
   EXPECT_FALSE(can_fuse_batch_norm(images({2, 16, 5, 4}))) << "odd";
   EXPECT_FALSE(can_fuse_batch_norm(torch::randn({2, 16, 4, 4}))) << "NCHW";
   EXPECT_FALSE(can_fuse_batch_norm(images({2, 16, 4, 4}, torch::kDouble))) << "double";
+  for (const auto& other : {images({2, 16, 5, 4}), torch::randn({2, 16, 4, 4})}) {
+    expect_equal(Normalised().fused(other), Normalised().body(other), "its body for others");
+  }
 }
 
 }  // namespace
