@@ -27,7 +27,7 @@ SHELVES = {
     "exact": "exact/",
     "guest": "guest/",
     "kernels": "kernels/",
-    "launchers": "launchers/ launch/launch_environment launch/launch_variables",
+    "launchers": "launchers/",
     "observe": "observe/ monitor/fingerprint monitor/step_trace monitor/progress_bar io/json_lines "
                "monitor/observers "
                "comm/sent_bytes accelerate/trackers accelerate/event_file",

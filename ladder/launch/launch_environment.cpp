@@ -44,10 +44,6 @@ std::optional<Sourced<T>> merged_setting(const char* field, const std::optional<
   return std::nullopt;
 }
 
-bool same_ranks(const RankPlacement& a, const RankPlacement& b) {
-  return a.rank.value == b.rank.value && a.world_size.value == b.world_size.value;
-}
-
 void check_placement(const RankPlacement& placement) {
   const auto check_rank = [](const std::string& name, int rank, const std::string& size_name,
                              int size) {
@@ -85,67 +81,6 @@ std::string torchrun_command(std::int64_t processes, const LaunchOptions& option
                      processes, options.program);
 }
 
-UsageError conflicting_launchers_error(const RankPlacement& inner, const RankPlacement& outer,
-                                       const LaunchOptions& options) {
-  const auto ranks = [](const RankPlacement& placement) {
-    return fmt::format("{}={}, {}={} by {}", placement.rank.name, placement.rank.value,
-                       placement.world_size.name, placement.world_size.value, placement.launcher);
-  };
-  return UsageError::conflict(
-      inner.rank.name, fmt::format("{} contradicts {}", ranks(inner), ranks(outer)),
-      fmt::format("use one launcher: {0}, or: mpirun -n 2 {1}, or: srun -n 2 {1}; or only {2}: "
-                  "{3} {1}",
-                  torchrun_command(2, options), options.program, inner.launcher, outer.without));
-}
-
-std::optional<RankPlacement> read_mpirun_of(const LauncherVariables& names,
-                                            const Variables& variables,
-                                            const LaunchOptions& options) {
-  const auto rank = variables.integer(names.rank, 0);
-  const auto world_size = variables.integer(names.world_size, 1);
-  if (!rank && !world_size) return std::nullopt;
-  if (!rank || !world_size) {
-    throw UsageError::missing(
-        rank ? names.world_size : names.rank,
-        fmt::format("a number together with {}", rank ? names.rank : names.world_size),
-        fmt::format("mpirun -n 2 {}, which sets both", options.program));
-  }
-  return RankPlacement{.launcher = "mpirun",
-                       .rank = {names.rank, *rank},
-                       .world_size = {names.world_size, *world_size},
-                       .local_rank = variables.integer(names.local_rank, 0),
-                       .local_world_size = variables.integer(names.local_world_size, 1),
-                       .local_rank_name = names.local_rank,
-                       .local_world_size_name = names.local_world_size,
-                       .without = fmt::format("env -u {} -u {}", names.rank, names.world_size)};
-}
-
-// Each MPI has variables of its own. One that was started inside another one may leave both.
-std::optional<RankPlacement> read_mpirun(const Variables& variables, const LaunchOptions& options) {
-  std::optional<RankPlacement> found;
-  for (const auto& names : kLauncherVariables) {
-    if (names.launcher != std::string_view("mpirun")) continue;
-    auto other = read_mpirun_of(names, variables, options);
-    if (found && other && !same_ranks(*found, *other)) {
-      throw conflicting_launchers_error(*other, *found, options);
-    }
-    if (!found) found = std::move(other);
-  }
-  return found;
-}
-
-// This process as a task of srun or mpirun.
-std::optional<RankPlacement> read_task(const Variables& variables, const LaunchOptions& options) {
-  auto srun = read_srun(variables);
-  auto mpirun = read_mpirun(variables, options);
-  if (!mpirun) return srun;
-  if (!srun || srun->in_shell || srun->world_size.value == 1) return mpirun;
-  if (same_ranks(*srun, *mpirun)) return srun;
-  const bool starts_daemons = mpirun->world_size.value > srun->world_size.value;
-  if (!starts_daemons) throw conflicting_launchers_error(*mpirun, *srun, options);
-  return mpirun;
-}
-
 // Ranks of the environment inside tasks of srun or mpirun: one torchrun per machine, or a script
 // that starts LOCAL_WORLD_SIZE ranks per task.
 void refuse_contradiction(const RankPlacement& ranks, const Sources& sources) {
@@ -169,7 +104,12 @@ void refuse_contradiction(const RankPlacement& ranks, const Sources& sources) {
                          ranks.world_size.value == per_task * task.world_size.value &&
                          ranks.rank.value == per_task * task.rank.value + *ranks.local_rank;
   if (fill_task || same_ranks(ranks, task)) return;
-  throw conflicting_launchers_error(ranks, task, options);
+  throw conflicting_launchers(ranks, task, options);
+}
+
+ReadTask& task_reader() {
+  static ReadTask read = nullptr;
+  return read;
 }
 
 constexpr std::array<const char*, 4> kRankVariables = {"RANK", "WORLD_SIZE", "LOCAL_RANK",
@@ -263,14 +203,12 @@ void complete_local_ranks(RankPlacement& placement, const Sources& sources) {
 }
 
 Address address_of_tasks(const RankPlacement& task, const Sources& sources) {
-  const auto& variables = sources.variables;
   const auto& options = sources.options;
   Address address = sources.address;
-  const bool by_srun = task.launcher == "srun";
   const bool one_machine = task.local_world_size == task.world_size.value;
   if (!address.host && one_machine) address.host = Sourced<std::string>{"", "127.0.0.1"};
   if (!options.needs_address) return address;
-  if (!address.host && by_srun) address.host = slurm_host(variables, options.program);
+  if (!address.host && task.host) address.host = task.host();
   if (!address.host) {
     throw UsageError::missing(
         "MASTER_ADDR",
@@ -278,10 +216,7 @@ Address address_of_tasks(const RankPlacement& task, const Sources& sources) {
         fmt::format("MASTER_ADDR=HOST mpirun -x MASTER_ADDR -n {} {}", task.world_size.value,
                     options.program));
   }
-  if (!address.port) {
-    address.port =
-        by_srun ? slurm_port(variables, options.program) : Sourced<int>{"", kDefaultPort};
-  }
+  if (!address.port) address.port = task.port ? task.port() : Sourced<int>{"", kDefaultPort};
   return address;
 }
 
@@ -331,6 +266,28 @@ LaunchEnvironment not_launched(const std::optional<RankPlacement>& shell,
 
 }  // namespace
 
+bool same_ranks(const RankPlacement& a, const RankPlacement& b) {
+  return a.rank.value == b.rank.value && a.world_size.value == b.world_size.value;
+}
+
+UsageError conflicting_launchers(const RankPlacement& inner, const RankPlacement& outer,
+                                 const LaunchOptions& options) {
+  const auto ranks = [](const RankPlacement& placement) {
+    return fmt::format("{}={}, {}={} by {}", placement.rank.name, placement.rank.value,
+                       placement.world_size.name, placement.world_size.value, placement.launcher);
+  };
+  return UsageError::conflict(
+      inner.rank.name, fmt::format("{} contradicts {}", ranks(inner), ranks(outer)),
+      fmt::format("use one launcher: {0}, or: mpirun -n 2 {1}, or: srun -n 2 {1}; or only {2}: "
+                  "{3} {1}",
+                  torchrun_command(2, options), options.program, inner.launcher, outer.without));
+}
+
+bool read_tasks_with(ReadTask read) {
+  task_reader() = read;
+  return true;
+}
+
 std::string LaunchEnvironment::description() const {
   if (launcher == "single") {
     const std::string why = variables.empty() ? "" : fmt::format(" ({})", variables);
@@ -349,7 +306,7 @@ LaunchEnvironment read_launch_environment(const LaunchOptions& options,
                                           const VariableLookup& lookup) {
   const Variables variables(lookup);
   Sources sources{variables, options, read_address(variables, options),
-                  read_task(variables, options)};
+                  task_reader() == nullptr ? std::nullopt : task_reader()(variables, options)};
   std::optional<RankPlacement> shell;
   if (sources.task && sources.task->in_shell) shell.swap(sources.task);
   if (auto ranks = read_env(sources)) {

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <optional>
 #include <string>
 
+#include "ladder/core/error.h"
 #include "ladder/launch/launch_environment.h"
 
 namespace ladder {
@@ -52,24 +54,20 @@ struct RankPlacement {
   std::string local_world_size_name;
   std::string without;    // the command that hides this launcher from a program: "env -u ..."
   bool in_shell = false;  // a shell of srun --pty, in which a user typed the program's name
+  std::function<Sourced<std::string>()> host = {};  // of rank 0; unset: the launcher names none
+  std::function<Sourced<int>()> port = {};          // of the store; unset: the default
 };
 
-// SLURM: a job is a set of machines for some time; a step is one srun inside it, with tasks
-// numbered from 0. Variables of the job (SLURM_NTASKS, SLURM_NODELIST) are also set in batch
-// scripts and shells, those of the step only in processes that srun started.
+bool same_ranks(const RankPlacement& a, const RankPlacement& b);
+UsageError conflicting_launchers(const RankPlacement& inner, const RankPlacement& outer,
+                                 const LaunchOptions& options);
 
-// This process as a task of a step, or nothing if srun did not start it. Throws UsageError if
-// variables of the step are missing or malformed.
-std::optional<RankPlacement> read_srun(const Variables& variables);
-
-// The first machine of the step, where rank 0 runs: of "host[5-9,12]" it is host5. Throws
-// UsageError, with a command for `program`, if there is no such list, or if rank 0 may run
-// elsewhere: srun -m arbitrary.
-Sourced<std::string> slurm_host(const Variables& variables, const std::string& program);
-
-// A port that two jobs on one machine rarely share, and two steps of one job do not:
-// 15000 + (job + 997 * step) % 10000, equal on all ranks. Counterpart: Lightning's default, which
-// ignores the step.
-Sourced<int> slurm_port(const Variables& variables, const std::string& program);
+// Reads this process as a task of srun, mpirun or another launcher that sets no RANK; nothing if
+// none has started it.
+using ReadTask = std::optional<RankPlacement> (*)(const Variables& variables,
+                                                  const LaunchOptions& options);
+// Makes `read` do that from here on; before main(). Returns true. Without one, RANK and its family
+// and the options count alone.
+bool read_tasks_with(ReadTask read);
 
 }  // namespace ladder
