@@ -2,7 +2,7 @@
 # `cmake --install build --prefix DIR`: the library as the CMake package ladder, for
 #
 #     find_package(ladder REQUIRED)
-#     target_link_libraries(my_program PRIVATE ladder::ladder)
+#     target_link_libraries(my_program PRIVATE ladder::ladder)  # or ladder::spine
 #
 # The prefix may be moved. LibTorch is not copied: the package imports the one that ladder was built with; set
 # LADDER_TORCH_DIR or Torch_DIR to name another one of the same release and CUDA version. The stages are in
@@ -10,7 +10,8 @@
 include(CMakePackageConfigHelpers)
 
 set(ladder_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ladder)
-install(TARGETS ladder ladder_base EXPORT ladderTargets)
+get_property(ladder_archives GLOBAL PROPERTY ladder_archives)
+install(TARGETS ${ladder_archives} EXPORT ladderTargets)
 install(EXPORT ladderTargets NAMESPACE ladder:: DESTINATION ${ladder_package_dir})
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/ladder DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h")

@@ -8,7 +8,7 @@
 
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
-#include "ladder/monitor/observers.h"
+#include "ladder/observe/observers.h"
 #include "ladder/parallel/replica_check.h"
 
 namespace mnist {

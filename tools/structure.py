@@ -17,21 +17,18 @@ from pathlib import Path
 
 SPINE = ("core", "io", "launch", "comm", "data", "nn", "optim", "amp", "parallel", "monitor",
          "checkpoint")
-# Shelves by folder; until their files stand in a folder of their own, by the file's name too.
+# Shelves by folder, and by the names that their files had in the folders of the spine.
 SHELVES = {
-    "accelerate": "accelerate/ checkpoint/training_state checkpoint/loader_position "
-                  "checkpoint/optimizer_archive checkpoint/random_state",
+    "accelerate": "accelerate/",
     "armour": "armour/ checkpoint/folder_lock checkpoint/checkpoint_folder "
-              "checkpoint/checkpoint_manifest monitor/stop_signal monitor/loss_guard "
-              "monitor/run_settings parallel/replica_check io/atomic_file io/sha256",
+              "checkpoint/checkpoint_manifest monitor/stop_signal monitor/loss_guard",
     "exact": "exact/",
-    "guest": "guest/",
+    "guest": "guest/ optim/torch_lr_scheduler checkpoint/optimizer_archive",
     "kernels": "kernels/",
     "launchers": "launchers/",
     "observe": "observe/ monitor/fingerprint monitor/step_trace monitor/progress_bar io/json_lines "
-               "monitor/observers "
-               "comm/sent_bytes accelerate/trackers accelerate/event_file",
-    "shm": "shm/ comm/shared_memory",
+               "monitor/observers accelerate/trackers accelerate/event_file",
+    "shm": "shm/ comm/shared_memory comm/sent_bytes",
     "trainer": "trainer/",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)

@@ -4,9 +4,9 @@
 #include <cmath>
 #include <string>
 
+#include "ladder/armour/loss_guard.h"
 #include "ladder/core/error.h"
 #include "ladder/monitor/evaluation.h"
-#include "ladder/monitor/loss_guard.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "traps/ranks.h"

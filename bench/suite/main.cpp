@@ -37,7 +37,7 @@
 #include "ladder/core/threads.h"
 #include "ladder/core/unique_fd.h"
 #include "ladder/launch/exit_status.h"
-#include "ladder/monitor/progress_bar.h"
+#include "ladder/observe/progress_bar.h"
 
 namespace ladder::bench {
 namespace {

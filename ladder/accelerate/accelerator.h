@@ -24,7 +24,6 @@
 #include "ladder/accelerate/operations.h"
 #include "ladder/accelerate/prepare.h"
 #include "ladder/accelerate/project.h"
-#include "ladder/accelerate/trackers.h"
 #include "ladder/amp/autocast.h"
 #include "ladder/armour/run_checkpoints.h"
 #include "ladder/checkpoint/training_state.h"
@@ -33,6 +32,7 @@
 #include "ladder/monitor/evaluation.h"
 #include "ladder/monitor/run_setup.h"
 #include "ladder/nn/averaged_gradient.h"
+#include "ladder/observe/trackers.h"
 #include "ladder/parallel/gradient_reducer.h"
 
 namespace ladder {

@@ -10,7 +10,7 @@ namespace ladder {
 
 // Options of a TrainingMonitor and its usual observers.
 struct MonitorOptions {
-  std::int64_t fingerprint = 0;    // hash every N-th step (monitor/fingerprint.h); 0 = never
+  std::int64_t fingerprint = 0;    // hash every N-th step (observe/fingerprint.h); 0 = never
   std::string fingerprint_beside;  // write the hashes to FILE.rankN.jsonl beside this file
   std::string trace;               // file for a Chrome trace of some steps; empty = none
   bool progress = true;            // show a progress bar, unless quiet

@@ -2,6 +2,7 @@
 #include "ladder/monitor/step_observer.h"
 
 #include <ranges>
+#include <utility>
 
 namespace ladder {
 
@@ -52,6 +53,25 @@ void StepObservers::interrupt() {
 Verdict StepObservers::interrupted(Verdict verdict) {
   interrupt();
   return verdict;
+}
+
+namespace {
+
+MakeObservers& usual() {
+  static MakeObservers make;
+  return make;
+}
+
+}  // namespace
+
+void usual_observers(StepObservers& observers, const MonitorOptions& options, const RunSetup& setup,
+                     const torch::nn::Module& model) {
+  if (usual()) usual()(observers, options, setup, model);
+}
+
+bool set_usual_observers(MakeObservers make) {
+  usual() = std::move(make);
+  return true;
 }
 
 }  // namespace ladder

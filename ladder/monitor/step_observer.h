@@ -100,10 +100,12 @@ class StepObservers : public StepObserver {
 using MakeObservers = std::function<void(StepObservers& observers, const MonitorOptions& options,
                                          const RunSetup& setup, const torch::nn::Module& model)>;
 
-// Fingerprint, trace, loss guard, progress bar, stop signal, and the step in errors of launchers,
-// as far as `options` wants them: see observers.h. Throws UsageError for fingerprints without
-// fingerprint_beside.
+// Those of programs that link observers.h: fingerprint, trace, loss guard, progress bar, stop
+// signal, and the step in errors of launchers, as far as `options` wants them. None in other
+// programs. Throws UsageError for fingerprints without fingerprint_beside.
 void usual_observers(StepObservers& observers, const MonitorOptions& options, const RunSetup& setup,
                      const torch::nn::Module& model);
+// Makes `make` add them; before main(). Returns true.
+bool set_usual_observers(MakeObservers make);
 
 }  // namespace ladder

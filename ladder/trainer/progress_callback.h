@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "ladder/monitor/progress_bar.h"
+#include "ladder/observe/progress_bar.h"
 #include "ladder/trainer/metrics.h"
 #include "ladder/trainer/trainer_callback.h"
 

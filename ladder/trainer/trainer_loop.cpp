@@ -9,13 +9,13 @@
 #include <limits>
 #include <utility>
 
+#include "ladder/armour/stop_signal.h"
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
 #include "ladder/core/text.h"
 #include "ladder/io/json.h"
 #include "ladder/launch/rank_status.h"
 #include "ladder/launch/signals.h"
-#include "ladder/monitor/stop_signal.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/optim/reduce_lr_on_plateau.h"
 #include "ladder/trainer/trainer.h"

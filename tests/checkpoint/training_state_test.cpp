@@ -29,12 +29,12 @@
 
 #include "ladder/accelerate/accelerator.h"
 #include "ladder/armour/checkpoint_folder.h"
+#include "ladder/armour/stop_signal.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
 #include "ladder/launch/signals.h"
-#include "ladder/monitor/stop_signal.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/fused_optimizer.h"

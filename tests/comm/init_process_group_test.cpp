@@ -16,10 +16,10 @@
 
 #include "ladder/comm/backend_names.h"
 #include "ladder/comm/backends.h"
-#include "ladder/comm/shared_memory.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/launch/listening_socket.h"
+#include "ladder/shm/shared_memory.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/sockets.h"

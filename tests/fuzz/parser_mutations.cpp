@@ -25,7 +25,7 @@
 
 #include "ladder/core/clock.h"
 #include "ladder/core/log.h"
-#include "ladder/monitor/progress_bar.h"
+#include "ladder/observe/progress_bar.h"
 #include "tests/fuzz/finding.h"
 #include "tests/fuzz/mutator.h"
 #include "tests/fuzz/parsers.h"

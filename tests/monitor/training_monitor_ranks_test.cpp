@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "ladder/armour/loss_guard.h"
 #include "ladder/launch/signals.h"
-#include "ladder/monitor/loss_guard.h"
 #include "ladder/monitor/training_monitor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerate_config.h"
-#include "ladder/accelerate/trackers.h"
 #include "ladder/core/error.h"
+#include "ladder/observe/trackers.h"
 #include "ladder/trainer/argument_table.h"
 #include "ladder/trainer/training_arguments.h"
 

@@ -20,10 +20,10 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/armour/loss_guard.h"
 #include "ladder/core/error.h"
 #include "ladder/data/tensor_dataset.h"
 #include "ladder/launch/signals.h"
-#include "ladder/monitor/loss_guard.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/sgd.h"
 #include "ladder/trainer/progress_callback.h"

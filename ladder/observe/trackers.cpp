@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/accelerate/trackers.h"
+#include "ladder/observe/trackers.h"
 
 #include <fmt/format.h>
 
@@ -9,10 +9,10 @@
 #include <system_error>
 #include <utility>
 
-#include "ladder/accelerate/event_file.h"
 #include "ladder/core/error.h"
 #include "ladder/io/json.h"
-#include "ladder/io/json_lines.h"
+#include "ladder/observe/event_file.h"
+#include "ladder/observe/json_lines.h"
 
 namespace ladder {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/monitor/step_trace.h"
+#include "ladder/observe/step_trace.h"
 
 #include <ATen/Context.h>
 #include <fmt/core.h>

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/monitor/observers.h"
+#include "ladder/observe/observers.h"
 
 #include <fmt/core.h>
 
+#include "ladder/armour/loss_guard.h"
+#include "ladder/armour/stop_signal.h"
 #include "ladder/core/error.h"
 #include "ladder/core/log.h"
 #include "ladder/launch/rank_status.h"
-#include "ladder/monitor/fingerprint.h"
-#include "ladder/monitor/loss_guard.h"
-#include "ladder/monitor/step_trace.h"
-#include "ladder/monitor/stop_signal.h"
+#include "ladder/observe/fingerprint.h"
+#include "ladder/observe/step_trace.h"
 
 namespace ladder {
 
@@ -29,15 +29,6 @@ void step_checks(StepObservers& observers, const MonitorOptions& options, const 
     observers.add(std::make_shared<StepTrace>(StepTrace::path_of_rank(options.trace, rank), rank));
   }
   observers.add(std::make_shared<LossGuard>(model, setup));
-}
-
-void usual_observers(StepObservers& observers, const MonitorOptions& options, const RunSetup& setup,
-                     const torch::nn::Module& model) {
-  step_checks(observers, options, setup, model);
-  const bool prints = options.progress && !options.quiet && setup.group.rank() == 0;
-  if (prints) observers.add(std::make_shared<ProgressObserver>());
-  observers.add(std::make_shared<StopObserver>(setup.group));
-  observers.add(std::make_shared<CurrentStep>());
 }
 
 void ProgressObserver::begin_epoch(const EpochStart& start) {
@@ -69,5 +60,21 @@ Verdict CurrentStep::step(const StepEvent& event) {
 }
 
 void CurrentStep::end_epoch() { set_current_step(0); }
+
+namespace {
+
+void all_observers(StepObservers& observers, const MonitorOptions& options, const RunSetup& setup,
+                   const torch::nn::Module& model) {
+  step_checks(observers, options, setup, model);
+  const bool prints = options.progress && !options.quiet && setup.group.rank() == 0;
+  if (prints) observers.add(std::make_shared<ProgressObserver>());
+  observers.add(std::make_shared<StopObserver>(setup.group));
+  observers.add(std::make_shared<CurrentStep>());
+}
+
+}  // namespace
+
+extern "C" const bool ladder_observers;
+const bool ladder_observers = set_usual_observers(all_observers);
 
 }  // namespace ladder

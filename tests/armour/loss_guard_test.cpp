@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/monitor/loss_guard.h"
+#include "ladder/armour/loss_guard.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/monitor/fingerprint.h"
+#include "ladder/observe/fingerprint.h"
 
 #include <fmt/core.h>
 

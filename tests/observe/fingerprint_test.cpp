@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/monitor/fingerprint.h"
+#include "ladder/observe/fingerprint.h"
 
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/accelerate/trackers.h"
+#include "ladder/observe/trackers.h"
 
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/accelerate/event_file.h"
 #include "ladder/core/error.h"
+#include "ladder/observe/event_file.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 

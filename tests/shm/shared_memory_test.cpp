@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/comm/shared_memory.h"
+#include "ladder/shm/shared_memory.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

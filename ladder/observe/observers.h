@@ -5,9 +5,9 @@
 #include <string>
 
 #include "ladder/monitor/monitor_options.h"
-#include "ladder/monitor/progress_bar.h"
 #include "ladder/monitor/run_setup.h"
 #include "ladder/monitor/step_observer.h"
+#include "ladder/observe/progress_bar.h"
 
 namespace ladder {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/monitor/stop_signal.h"
+#include "ladder/armour/stop_signal.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>

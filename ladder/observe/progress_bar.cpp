@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/monitor/progress_bar.h"
+#include "ladder/observe/progress_bar.h"
 
 #include <fmt/format.h>
 

@@ -16,9 +16,9 @@
 
 #include "ladder/comm/backends.h"
 #include "ladder/comm/gloo_backend.h"
-#include "ladder/comm/sent_bytes.h"
-#include "ladder/comm/shared_memory.h"
 #include "ladder/core/tensor_form.h"
+#include "ladder/shm/sent_bytes.h"
+#include "ladder/shm/shared_memory.h"
 
 namespace ladder {
 namespace {

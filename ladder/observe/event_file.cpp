@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/accelerate/event_file.h"
+#include "ladder/observe/event_file.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/comm/shared_memory.h"
+#include "ladder/shm/shared_memory.h"
 
 #include <fcntl.h>
 #include <fmt/core.h>
@@ -24,8 +24,8 @@
 #include <thread>
 
 #include "ladder/comm/errors.h"
-#include "ladder/comm/sent_bytes.h"
 #include "ladder/core/error.h"
+#include "ladder/shm/sent_bytes.h"
 
 namespace ladder {
 
