@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 #include <torch/cuda.h>
 #include <torch/library.h>
 #include <torch/types.h>
@@ -12,7 +13,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "ladder/core/error.h"
 #include "ladder/core/philox.h"
+#include "ladder/kernels/dropout_flatten.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/random_keys.h"
 
@@ -221,6 +224,15 @@ TEST(PhiloxFill, ChangesWithEachPartOfTheStream) {
   EXPECT_NE(filled({1, 0, 3, 4}), words);
   EXPECT_NE(filled({1, 2, 0, 4}), words);
   EXPECT_NE(filled({1, 2, 3, 0}), words);
+}
+
+TEST(DropoutFlatten, RefusesToDifferentiateItsGradient) {
+  const auto images =
+      torch::randn({4, 3, 5, 6}).contiguous(torch::MemoryFormat::ChannelsLast).requires_grad_();
+  const auto output = dropout_flatten(images, key_from(0, 4), {}).sum();
+  EXPECT_ERROR(torch::autograd::grad({output}, {images}, {}, /*retain_graph=*/true,
+                                     /*create_graph=*/true),
+               UsageError, "dropout_flatten: its gradient is not differentiable (create_graph)");
 }
 
 }  // namespace

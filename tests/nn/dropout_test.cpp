@@ -133,15 +133,6 @@ TEST(DropoutFlatten, TakesAGradientInAnotherLayout) {
                            passes(images, transposed(plain_flatten)).gradient));
 }
 
-TEST(DropoutFlatten, RefusesToDifferentiateItsGradient) {
-  const auto images = torch::randn({4, 3, 5, 6}).contiguous(kChannelsLast).requires_grad_();
-  const RandomScope random(key_from(0, 4));
-  const auto output = one_flatten(images).sum();
-  EXPECT_ERROR(torch::autograd::grad({output}, {images}, {}, /*retain_graph=*/true,
-                                     /*create_graph=*/true),
-               UsageError, "dropout_flatten: its gradient is not differentiable (create_graph)");
-}
-
 TEST(DropoutFlatten, HasTheSameBitsOnAnyNumberOfThreads) {
   const auto images = torch::randn({33, 64, 12, 12}).contiguous(kChannelsLast);
   at::set_num_threads(1);

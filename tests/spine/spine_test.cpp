@@ -13,6 +13,7 @@
 
 #include "ladder/checkpoint/checkpoint_parts.h"
 #include "ladder/checkpoint/checkpoint_store.h"
+#include "ladder/checkpoint/stateful_optimizer.h"
 #include "ladder/checkpoint/training_state.h"
 #include "ladder/comm/init_process_group.h"
 #include "ladder/core/error.h"
@@ -67,14 +68,16 @@ std::vector<torch::Tensor> trained(const ProcessGroup& group) {
 }
 
 TEST(Spine, HasTheEntriesOfNoShelf) {
-  EXPECT_EQ(typeid(checkpoint_store()), typeid(CheckpointStore));
-  EXPECT_EQ(ops().linear, plain::linear);
-  EXPECT_EQ(ops().counter_mask, counter_mask_by_tensors);
-  EXPECT_ERROR(init_process_group({.backend = "shm"}), UsageError, "got \"shm\"");
-  StepObservers observers;
-  usual_observers(observers, {.fingerprint = 1}, {}, *mnist::make_basic_net());  // without a file
-  torch::optim::Adam adam({torch::zeros({1}).requires_grad_()});
-  EXPECT_ERROR(stateful(adam), UsageError, "hint: use ladder::AdamW or ladder::SGD, or link");
+  EXPECT_ERROR(init_process_group({.backend = "shm"}), UsageError, "one of auto, gloo, nccl, got");
+  run_ranks(1, [](const ProcessGroup& group) {
+    EXPECT_EQ(typeid(checkpoint_store()), typeid(CheckpointStore));
+    EXPECT_EQ(ops().linear, plain::linear);
+    EXPECT_EQ(ops().counter_mask, counter_mask_by_tensors);
+    StepObservers observers;  // one of fingerprints would miss its file
+    usual_observers(observers, {.fingerprint = 1}, {.group = group}, *mnist::make_basic_net());
+    torch::optim::Adam adam({torch::zeros({1}).requires_grad_()});
+    EXPECT_ERROR(stateful(adam), UsageError, "hint: use ladder::AdamW or ladder::SGD, or link");
+  });
 }
 
 TEST(Spine, TwoRanksTrainBasicNetToTheWeightsOfOne) {
