@@ -137,6 +137,20 @@ def test_a_program_has_the_sources_that_add_themselves(folder: Path) -> None:
         assert lines_of(checks, "backend", *FEW, "--nprocs", 2) == ["shm"]
 
 
+def test_a_program_of_the_spine_alone_ends_with_those_weights(folder: Path, tmp_path: Path) -> None:
+    pairs = folder / "examples" / "pairs"
+    code, output = configure(
+        folder, tmp_path, "find_package(ladder REQUIRED)\nfind_package(ZLIB REQUIRED)\n"
+        f"add_executable(ddp {pairs}/ddp.cpp)\n"
+        "target_link_libraries(ddp PRIVATE ladder::spine ZLIB::ZLIB)")
+    assert code == 0, output
+    cmake("--build", tmp_path / "build")
+    ddp = tmp_path / "build" / "ddp"
+    assert b"ladder_durable_store" not in ddp.read_bytes()
+    whole = folder / "build" / "examples" / "ddp"
+    assert lines_of(ddp, *FEW, "--nprocs", 2) == lines_of(whole, *FEW, "--nprocs", 2)
+
+
 @full
 def test_several_labels_reach_compute_metrics(folder: Path) -> None:
     line, = lines_of(folder / "build/checks/checks", "two_labels", *FEW, "--nprocs", 1)
@@ -228,7 +242,7 @@ def test_a_project_can_contain_the_library(folder: Path, tmp_path: Path) -> None
         "-DLADDER_UNITY=ON", "-DCMAKE_UNITY_BUILD=ON")
     assert code == 0, output
     steps = launch("ninja", "-C", tmp_path / "build", "-n", "-v").stdout
-    assert "ladder/ladder/libladder.a" in steps and "stage0" not in steps
+    assert "ladder/ladder/libladder_spine.a" in steps and "stage0" not in steps
     compiled = [line for line in steps.splitlines()
                 if " -c " in line and "ladder/ladder/CMakeFiles" in line]
     assert compiled and all(" -O" in line for line in compiled), compiled[:1]
