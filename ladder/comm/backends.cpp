@@ -51,7 +51,7 @@ UsageError missing_gpu(const ProcessGroupOptions& options, const LaunchEnvironme
 }
 
 DeviceBackends make_gloo_alone(ProcessGroup::Setup& setup, const C10dStore& store) {
-  const auto gloo = make_gloo(setup, store);
+  const auto gloo = c10::make_intrusive<Gloo>(store, setup);
   return {gloo, gloo};
 }
 
@@ -60,7 +60,7 @@ DeviceBackends make_nccl([[maybe_unused]] ProcessGroup::Setup& setup,
 #ifdef USE_C10D_NCCL
   auto options = c10d::ProcessGroupNCCL::Options::create();
   options->timeout = setup.timeout;
-  const auto gloo = make_gloo(setup, store);
+  const auto gloo = c10::make_intrusive<Gloo>(store, setup);
   const auto nccl = c10::make_intrusive<c10d::ProcessGroupNCCL>(
       c10::make_intrusive<c10d::PrefixStore>("cuda/", store), setup.rank, setup.world_size,
       options);

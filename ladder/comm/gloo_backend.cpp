@@ -7,10 +7,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
 #include <future>
+#include <mutex>
+#include <optional>
 #include <tuple>
 
 #include "ladder/comm/errors.h"
+#include "ladder/core/log.h"
 #include "ladder/core/tensor_form.h"
 
 namespace ladder {
@@ -19,7 +23,75 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
+c10::intrusive_ptr<Gloo::Options> gloo_options(const ProcessGroup::Setup& setup) {
+  auto options = Gloo::Options::create(setup.timeout);
+  options->devices.push_back(setup.gloo_interface.empty()
+                                 ? Gloo::createDeviceForHostname(setup.gloo_address)
+                                 : Gloo::createDeviceForInterface(setup.gloo_interface));
+  return options;
+}
+
 }  // namespace
+
+Gloo::Gloo(const C10dStore& store, const ProcessGroup::Setup& setup)
+    : ProcessGroupGloo(store, setup.rank, setup.world_size, gloo_options(setup)),
+      timeout_(setup.timeout) {
+  setTimeout(timeout_ + kNever);  // connecting had the timeout itself
+  watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+}
+
+C10dWork Gloo::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  auto watched = options;
+  if (options.timeout != c10d::kUnsetTimeout) watched.timeout += kNever;
+  return ProcessGroupGloo::allreduce(tensors, watched);
+}
+
+void Gloo::wait(const C10dWork& transfer, std::chrono::milliseconds timeout) {
+  auto end = std::async(std::launch::async, [transfer] { transfer->wait(kNever); });
+  Deadline deadline(timeout == kNoTimeout ? timeout_ : timeout);
+  while (end.wait_for(deadline.slice()) == std::future_status::timeout) {
+    if (deadline.passed()) close_connections(deadline.timeout());
+  }
+  end.get();
+}
+
+// Returns after `stop` when no collective is in progress.
+void Gloo::watch(const std::stop_token& stop) {
+  std::optional<Deadline> deadline;  // of the oldest collective
+  std::uint64_t number = 0;          // of that
+  std::unique_lock lock(workMutex_);
+  while (true) {
+    const AsyncWork* oldest = nullptr;
+    for (const auto& work : workInProgress_) {
+      if (!work) continue;
+      if (!oldest || work->getSequencenumber() < oldest->getSequencenumber()) oldest = work.get();
+    }
+    if (!oldest && workQueue_.empty() && stop.stop_requested()) return;
+    if (!oldest || number != oldest->getSequencenumber()) deadline.reset();
+    if (oldest && !deadline) deadline.emplace(oldest->getTimeout() % kNever);
+    if (oldest) number = oldest->getSequencenumber();
+    if (deadline && deadline->passed()) close_connections(deadline->timeout());
+    const auto wakes = stop.stop_requested() ? std::stop_token() : stop;
+    stopped_.wait_for(lock, wakes, Deadline::kSlice, [] { return false; });
+  }
+}
+
+// Where a wait times out, Gloo closes all connections, and all that is in progress fails. Its error
+// does not name the timeout. A wait for a rank whose connection is closed does not time out.
+void Gloo::close_connections(std::chrono::milliseconds timeout) {
+  Log({.rank = getRank(), .world_size = getSize()})
+      .warn("gloo: " + timed_out(timeout, "another rank"));
+  constexpr int kUnused = 0x1000000;  // a tag that next_tag() does not reach
+  for (int rank = 0; rank < getSize(); ++rank) {
+    if (rank == getRank()) continue;
+    Tensors tensors = {torch::empty({1})};
+    try {
+      ProcessGroupGloo::recv(tensors, rank, kUnused)->wait(std::chrono::milliseconds(1));
+    } catch (const std::exception&) {
+      continue;
+    }
+  }
+}
 
 C10dWork Gloo::send(Tensors& tensors, int to, int /*tag*/) {
   const auto message = tensors.front();
@@ -31,9 +103,9 @@ C10dWork Gloo::send(Tensors& tensors, int to, int /*tag*/) {
   Tensors headers = {header};
   const auto first = ProcessGroupGloo::send(headers, to, tag);
   const auto second = ProcessGroupGloo::send(tensors, to, tag + 1);
-  return c10::make_intrusive<FunctionWork>([=](std::chrono::milliseconds timeout) {
-    first->wait(timeout);
-    second->wait(timeout);
+  return c10::make_intrusive<FunctionWork>([=, this](std::chrono::milliseconds timeout) {
+    wait(first, timeout);
+    wait(second, timeout);
     static_cast<void>(std::tie(header, message));  // they live until here
   });
 }
@@ -42,30 +114,18 @@ C10dWork Gloo::recv(Tensors& tensors, int from, int /*tag*/) {
   const auto receive = [this, message = tensors.front(), from, tag = next_tag(received_[from])] {
     const auto header = torch::zeros({kHeaderBytes}, torch::kByte);
     Tensors headers = {header};
-    ProcessGroupGloo::recv(headers, from, tag)->wait();
+    wait(ProcessGroupGloo::recv(headers, from, tag), kNoTimeout);
     const std::string sent(reinterpret_cast<const char*>(header.const_data_ptr<std::uint8_t>()));
     const auto expected = TensorForm::of_values(message).text().substr(0, kHeaderBytes - 1);
     if (sent != expected) {
       throw another_tensor_sent(getRank(), getSize(), from, sent, expected);
     }
     Tensors messages = {message};
-    ProcessGroupGloo::recv(messages, from, tag + 1)->wait();
+    wait(ProcessGroupGloo::recv(messages, from, tag + 1), kNoTimeout);
   };
   // In a thread, so that it proceeds while this rank waits for something else.
   const std::shared_future<void> end = std::async(std::launch::async, receive);
   return c10::make_intrusive<FunctionWork>([=](auto&&...) { end.get(); });
-}
-
-c10::intrusive_ptr<Gloo::Options> gloo_options(const ProcessGroup::Setup& setup) {
-  auto options = Gloo::Options::create(setup.timeout);
-  options->devices.push_back(setup.gloo_interface.empty()
-                                 ? Gloo::createDeviceForHostname(setup.gloo_address)
-                                 : Gloo::createDeviceForInterface(setup.gloo_interface));
-  return options;
-}
-
-c10::intrusive_ptr<Gloo> make_gloo(const ProcessGroup::Setup& setup, const C10dStore& store) {
-  return c10::make_intrusive<Gloo>(store, setup.rank, setup.world_size, gloo_options(setup));
 }
 
 C10dWork completed(const Tensors& tensors) {

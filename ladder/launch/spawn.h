@@ -13,7 +13,7 @@
 namespace ladder {
 
 // Threads that a process group starts in a rank: of Gloo, of the store.
-inline constexpr int kGroupThreads = 5;
+inline constexpr int kGroupThreads = 6;
 
 struct SpawnOptions {
   int nprocs = 2;                         // ranks, 1 to 256, all on this machine

@@ -45,16 +45,15 @@ SharedMemory::AllGather all_gather_in(const C10dStore& store, const char* name, 
 class GlooAndSharedMemory : public Gloo, public SharesTensors {
  public:
   GlooAndSharedMemory(const C10dStore& store, const ProcessGroup::Setup& setup,
-                      const c10::intrusive_ptr<Options>& options,
                       std::unique_ptr<SharedMemory> memory)
-      : Gloo(store, setup.rank, setup.world_size, options), memory_(std::move(memory)) {}
+      : Gloo(store, setup), memory_(std::move(memory)) {}
 
   // Moves `tensor` to memory that all ranks map, where collectives work in place. A collective.
   void share(const at::Tensor& tensor) override {
     constexpr std::size_t kPage = 4096;
     if (tensor.nbytes() <= SharedMemory::kChunkBytes) return;
     const auto stride = (tensor.nbytes() + kPage - 1) / kPage * kPage;
-    auto memory = memory_->allocate(stride, getOptions()->timeout);
+    auto memory = memory_->allocate(stride, this->timeout());
     if (!memory) return;
     std::erase_if(shared_, [](const auto& entry) { return entry.tensor.expired(); });
     shared_.push_back({c10::weak_intrusive_ptr(tensor.getIntrusivePtr()), memory.get(), stride,
@@ -82,7 +81,7 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
   C10dWork allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override {
     const auto op = options.reduceOp.op_;
     if (!name_of(op) || !is_shareable(tensors)) {
-      return ProcessGroupGloo::allreduce(tensors, options);
+      return Gloo::allreduce(tensors, options);
     }
     if (const auto* shared = shared_of(tensors.front())) {
       return reduced_in_place(tensors, op, options.timeout, *shared);
@@ -266,7 +265,7 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
                         .owner = std::make_shared<at::Tensor>(tensor)});
     return c10::make_intrusive<FunctionWork>(
         [this, started = std::move(started)](std::chrono::milliseconds timeout) {
-          memory_->wait(started, timeout == kNoTimeout ? getOptions()->timeout : timeout);
+          memory_->wait(started, timeout == kNoTimeout ? this->timeout() : timeout);
         });
   }
 
@@ -327,8 +326,7 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
       consume(rank, piece, static_cast<std::int64_t>(offset / size));
     };
     memory_->exchange(call, {static_cast<const std::byte*>(own.const_data_ptr()), own.nbytes()},
-                      consume_bytes,
-                      timeout == c10d::kUnsetTimeout ? getOptions()->timeout : timeout);
+                      consume_bytes, timeout == c10d::kUnsetTimeout ? this->timeout() : timeout);
   }
 
   std::unique_ptr<SharedMemory> memory_;
@@ -348,8 +346,7 @@ DeviceBackends make_shared_memory(ProcessGroup::Setup& setup, const C10dStore& s
     setup.backend = "gloo";
     return find_backend(setup.backend).make(setup, store);
   }
-  const auto backend = c10::make_intrusive<GlooAndSharedMemory>(store, setup, gloo_options(setup),
-                                                                std::move(memory));
+  const auto backend = c10::make_intrusive<GlooAndSharedMemory>(store, setup, std::move(memory));
   return {backend, backend};
 }
 

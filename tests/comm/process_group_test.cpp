@@ -647,6 +647,7 @@ TEST(LostRank, ThatIsStoppedEndsTheOthersAfterTheTimeoutAndIsNamed) {
   EXPECT_GE(since(start), milliseconds(500));
   EXPECT_LT(since(start), milliseconds(10'000));
   EXPECT_NE(end.error.find("rank 1 (stopped) hung"), std::string::npos) << end.error;
+  expect_ended_with(end, 4, "gloo: timed out after 0.5 s waiting for another rank");
   expect_ended_with(end, 4, "all_reduce on rank ");
 }
 
@@ -659,7 +660,7 @@ TEST(LostRank, ThatIsStoppedEndsTheOthersAfterTheTimeoutAndIsNamed) {
 }
 
 // As a paused container does. Rank 1 is on its way meanwhile, and rank 0 waits for it.
-TEST(LostRank, IsNoRankThatWasStoppedTogetherWithTheOthers) {
+TEST_P(LostRank, IsNoRankThatWasStoppedTogetherWithTheOthers) {
   const auto run = [](const ProcessGroup& group) {
     const auto all = group.all_gather_into_tensor(torch::tensor(getpid(), torch::kInt64));
     const auto pid = [&](int rank) { return static_cast<pid_t>(all[rank].item<std::int64_t>()); };
@@ -678,7 +679,7 @@ TEST(LostRank, IsNoRankThatWasStoppedTogetherWithTheOthers) {
     });
     wait_of([&] { group.monitored_barrier(milliseconds(600)); });
   };
-  run_ranks(2, run, {.backend = "shm", .timeout = milliseconds(600)});
+  run_ranks(2, run, {.backend = GetParam(), .timeout = milliseconds(600)});
 }
 
 TEST_P(LostRank, ThatThrowsReleasesTheGroupAndItsErrorIsTheOneReported) {
