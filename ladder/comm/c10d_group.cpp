@@ -85,15 +85,15 @@ class SingleBackend : public c10d::Backend {
   }
 };
 
-std::vector<int> missing_keys(c10d::Store& store, const std::vector<std::string>& keys) {
+std::vector<int> missing_keys(c10d::Store& store, const std::vector<std::string>& keys,
+                              const std::string& address) {
   std::vector<int> missing;
   try {
     for (std::size_t rank = 0; rank < keys.size(); ++rank) {
       if (!store.check({keys[rank]})) missing.push_back(static_cast<int>(rank));
     }
   } catch (const std::exception& error) {
-    throw no_rendezvous("rank 0", message_of(error),
-                        "rank 0 or torchrun serves it: see its output");
+    throw no_rendezvous(address, message_of(error));
   }
   return missing;
 }
@@ -128,24 +128,21 @@ void run_with_deadline(std::chrono::milliseconds timeout, const std::string& add
   while (done.wait_for(deadline.slice()) == std::future_status::timeout) {
     if (!deadline.passed()) continue;
     thread.detach();
-    throw no_rendezvous(
-        address, timed_out(timeout, "an answer"),
-        "rank 0 or torchrun serves it: it has not begun, hangs or has ended: see its "
-        "output, and compare MASTER_ADDR and MASTER_PORT");
+    throw no_rendezvous(address, timed_out(timeout, "an answer"));
   }
   thread.join();
   done.get();
 }
 
 std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
-                               std::chrono::milliseconds timeout) {
+                               std::chrono::milliseconds timeout, const std::string& address) {
   Deadline deadline(timeout);
   while (true) {
     try {
       store.wait(keys, deadline.slice());
       return {};
     } catch (const std::exception&) {
-      auto missing = missing_keys(store, keys);
+      auto missing = missing_keys(store, keys, address);
       if (!missing.empty() && !deadline.passed()) continue;
       if (!missing.empty()) exit_barrier(store, keys.front(), keys.size() - missing.size());
       return missing;

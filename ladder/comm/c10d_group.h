@@ -55,6 +55,7 @@ struct ProcessGroup::Setup {
   std::string description;               // for the log
   std::chrono::milliseconds timeout{0};  // of every wait
   C10dStore store;                       // of the rendezvous
+  std::string address = "rank 0";        // of the store, for errors; the path of a file
   std::string gloo_interface;            // network interface, "eth0"; empty = use gloo_address
   std::string gloo_address;              // this machine's address for the other ranks
 };
@@ -75,9 +76,10 @@ void run_with_deadline(std::chrono::milliseconds timeout, const std::string& add
 
 // Waits until all `keys`, one per rank in rank order, are in the store. Returns the ranks whose key
 // is missing after `timeout`, if any; before that, waits in exit_barrier for the others that found
-// it out. Throws DistributedError if the store is gone. Call it in run_with_deadline.
+// it out. Throws DistributedError naming `address` if the store is gone. Call it in
+// run_with_deadline.
 std::vector<int> wait_for_keys(c10d::Store& store, const std::vector<std::string>& keys,
-                               std::chrono::milliseconds timeout);
+                               std::chrono::milliseconds timeout, const std::string& address);
 
 // Returns when `ranks` ranks have called it with this `key`, or after two seconds; throws nothing.
 // For ranks that may end next: the store may be in this process, and the others still read from it.

@@ -40,7 +40,15 @@ DistributedError another_tensor_sent(int rank, int world_size, int from, std::st
 
 DistributedError no_rendezvous(std::string_view address, std::string_view cause,
                                std::string_view hint) {
-  return DistributedError::of(fmt::format("store at {}", address), "", cause, hint);
+  const auto where = fmt::format("store at {}", address);
+  if (!hint.empty()) return DistributedError::of(where, "", cause, hint);
+  return DistributedError::of(
+      where, "", cause,
+      address.starts_with('/')
+          ? "another process locks or removes the file: name a new one for each run"
+          : "rank 0 or torchrun serves it: it has not begun, hangs or has ended: see its output, "
+            "and "
+            "compare MASTER_ADDR and MASTER_PORT");
 }
 
 std::string timed_out(std::chrono::milliseconds timeout, std::string_view waiting_for) {

@@ -28,9 +28,10 @@ DistributedError ranks_missing(std::span<const int> missing, int world_size,
 DistributedError another_tensor_sent(int rank, int world_size, int from, std::string_view sent,
                                      std::string_view expected);
 
-// A store that cannot be opened at `address` or does not answer.
+// A store that cannot be opened at `address` or does not answer. The default hint is for the
+// process that serves it, or for the file if `address` is a path.
 DistributedError no_rendezvous(std::string_view address, std::string_view cause,
-                               std::string_view hint);
+                               std::string_view hint = "");
 
 // "timed out after 0.5 s waiting for rank 1"
 std::string timed_out(std::chrono::milliseconds timeout, std::string_view waiting_for);

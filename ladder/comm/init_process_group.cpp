@@ -257,10 +257,10 @@ void register_rank(c10d::Store& store, const LaunchEnvironment& launch, const Se
 }
 
 void wait_for_all(c10d::Store& store, const LaunchEnvironment& launch,
-                  std::chrono::milliseconds timeout) {
+                  std::chrono::milliseconds timeout, const std::string& address) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < launch.world_size; ++rank) keys.push_back(arrival_key(rank));
-  const auto missing = wait_for_keys(store, keys, timeout);
+  const auto missing = wait_for_keys(store, keys, timeout, address);
   if (!missing.empty()) throw ranks_missing(missing, launch.world_size, timeout);
   for (const auto& key : keys) {
     const auto arrived = store.get_to_str(key);
@@ -316,9 +316,10 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   const auto interface = backend == "nccl" ? std::string() : gloo_interface();
   const auto address = own_address(launch);
   const bool in_file = options.init_method.starts_with(kFile);
-  const auto opened =
-      in_file ? open_file_store(options.init_method.substr(kFile.size()), launch, options.timeout)
-              : open_tcp_store(launch, address.store, options.timeout);
+  const auto rendezvous = in_file ? options.init_method.substr(kFile.size())
+                                  : fmt::format("{}:{}", launch.master_addr, launch.master_port);
+  const auto opened = in_file ? open_file_store(rendezvous, launch, options.timeout)
+                              : open_tcp_store(launch, address.store, options.timeout);
   opened->setTimeout(options.timeout);
   // A store that outlives the ranks holds the keys of earlier attempts; the prefix separates them.
   // Rank 0's own store is new. There, each of torchrun's agents may count other restarts: one that
@@ -326,11 +327,10 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
   const bool is_new = !in_file && !launch.use_agent_store;
   const auto store = c10::make_intrusive<c10d::PrefixStore>(
       fmt::format("attempt_{}", is_new ? 0 : launch.restart_count), opened);
-  const auto rendezvous = fmt::format("{}:{}", launch.master_addr, launch.master_port);
   run_with_deadline(options.timeout, rendezvous,
                     [=, timeout = options.timeout, settings = options.settings] {
                       register_rank(*store, launch, settings, backend);
-                      wait_for_all(*store, launch, timeout);
+                      wait_for_all(*store, launch, timeout, rendezvous);
                     });
   ProcessGroup group(ProcessGroup::Setup{.rank = launch.rank,
                                          .world_size = launch.world_size,
@@ -341,6 +341,7 @@ ProcessGroup init_process_group(const ProcessGroupOptions& options) {
                                          .description = launch.description(),
                                          .timeout = options.timeout,
                                          .store = store,
+                                         .address = in_file ? rendezvous : "rank 0",
                                          .gloo_interface = interface,
                                          .gloo_address = address.gloo});
   // Gloo reports a connection to one end before the other: a rank that ended between the two would

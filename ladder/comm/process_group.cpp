@@ -17,6 +17,7 @@
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 #include "ladder/core/tensor_form.h"
+#include "ladder/launch/failure_kind.h"
 
 namespace ladder {
 
@@ -85,9 +86,21 @@ void copy_back(const torch::Tensor& result, torch::Tensor& tensor) {
   if (!result.is_same(tensor)) tensor.copy_(result);
 }
 
+// `tensor`: one of those that the collective sends. Gloo names neither it nor its dtype.
 template <typename Start>
-void complete(const ProcessGroup& group, const char* operation, const Start& start) {
-  run_collective(group, operation, [&] { start()->wait(); });
+void complete(const ProcessGroup& group, const char* operation, const torch::Tensor& tensor,
+              const Start& start) {
+  run_collective(group, operation, [&] {
+    try {
+      start()->wait();
+    } catch (const std::exception& error) {
+      if (message_of(error) != "Invalid scalar type") throw;
+      throw UsageError::malformed(
+          operation, "a dtype that Gloo sends", torch::toString(tensor.scalar_type()),
+          "convert the tensor, such as tensor.to(torch::kInt32): Gloo sends float32, float64, "
+          "float16, bfloat16, int8, uint8, int32, int64 and bool");
+    }
+  });
 }
 
 void require_other_rank(const ProcessGroup& group, const char* operation, int rank) {
@@ -162,7 +175,7 @@ void ProcessGroup::all_reduce(torch::Tensor& tensor, ReduceOp op,
   c10d::AllreduceOptions options;
   options.reduceOp = c10d_op(op, tensor);
   options.timeout = timeout;
-  complete(*this, "all_reduce", [&] { return impl_->group->allreduce(tensors, options); });
+  complete(*this, "all_reduce", tensor, [&] { return impl_->group->allreduce(tensors, options); });
   copy_back(tensors.front(), tensor);
 }
 
@@ -172,7 +185,7 @@ void ProcessGroup::reduce(torch::Tensor& tensor, int root, ReduceOp op) const {
   c10d::ReduceOptions options;
   options.reduceOp = c10d_op(op, tensor);
   options.rootRank = root;
-  complete(*this, "reduce", [&] { return impl_->group->reduce(tensors, options); });
+  complete(*this, "reduce", tensor, [&] { return impl_->group->reduce(tensors, options); });
   copy_back(tensors.front(), tensor);
 }
 
@@ -181,7 +194,7 @@ void ProcessGroup::broadcast(torch::Tensor& tensor, int root) const {
   std::vector<torch::Tensor> tensors = {in_row_major_order(tensor)};
   c10d::BroadcastOptions options;
   options.rootRank = root;
-  complete(*this, "broadcast", [&] { return impl_->group->broadcast(tensors, options); });
+  complete(*this, "broadcast", tensor, [&] { return impl_->group->broadcast(tensors, options); });
   copy_back(tensors.front(), tensor);
 }
 
@@ -232,7 +245,7 @@ void ProcessGroup::all_gather_into_tensor(torch::Tensor& output, const torch::Te
       broadcast(part, rank);
     }
   } else {
-    complete(*this, "all_gather", [&] { return impl_->group->_allgather_base(all, own); });
+    complete(*this, "all_gather", own, [&] { return impl_->group->_allgather_base(all, own); });
   }
   copy_back(result, output);
 }
@@ -258,7 +271,7 @@ std::vector<torch::Tensor> ProcessGroup::gather(const torch::Tensor& tensor, int
   }
   c10d::GatherOptions options;
   options.rootRank = root;
-  complete(*this, "gather", [&] { return impl_->group->gather(all, own, options); });
+  complete(*this, "gather", tensor, [&] { return impl_->group->gather(all, own, options); });
   if (rank() != root) return {};
   cut_to(all.front(), counts);
   return all.front();
@@ -275,7 +288,7 @@ torch::Tensor ProcessGroup::reduce_scatter(const torch::Tensor& tensor, ReduceOp
   auto output = torch::empty({input.numel() / rows}, tensor.options());
   c10d::ReduceScatterOptions options;
   options.reduceOp = c10d_op(op, tensor);
-  complete(*this, "reduce_scatter",
+  complete(*this, "reduce_scatter", tensor,
            [&] { return impl_->group->_reduce_scatter_base(output, input, options); });
   return output.view(tensor.sizes().slice(1));
 }
@@ -304,7 +317,7 @@ Work ProcessGroup::irecv(torch::Tensor& tensor, int src) const {
 }
 
 void ProcessGroup::barrier() const {
-  complete(*this, "barrier", [&] {
+  complete(*this, "barrier", {}, [&] {
     c10d::BarrierOptions options;
     options.device = torch::kCPU;
     return impl_->group->barrier(options);
@@ -318,10 +331,11 @@ void ProcessGroup::monitored_barrier(std::chrono::milliseconds timeout) const {
   }
   ++impl_->barriers;
   const auto missing = std::make_shared<std::vector<int>>();
-  run_with_deadline(timeout, "rank 0",
-                    [store = impl_->setup.store, keys, timeout, missing, own = rank()] {
+  const auto& address = impl_->setup.address;
+  run_with_deadline(timeout, address,
+                    [store = impl_->setup.store, keys, timeout, address, missing, own = rank()] {
                       store->set(keys[static_cast<std::size_t>(own)], std::string("1"));
-                      *missing = wait_for_keys(*store, keys, timeout);
+                      *missing = wait_for_keys(*store, keys, timeout, address);
                     });
   if (!missing->empty()) throw ranks_missing(*missing, world_size(), timeout);
 }

@@ -3,7 +3,9 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/Logging.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
@@ -17,13 +19,16 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/comm/init_process_group.h"
 #include "ladder/comm/process_group.h"
 #include "ladder/comm/run_together.h"
 #include "ladder/core/error.h"
+#include "ladder/core/unique_fd.h"
 #include "ladder/launch/exit_status.h"
 #include "tests/support/captured_stream.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
@@ -136,9 +141,10 @@ void expect_log_level_as_before_after_a_late_thread() {
   std::promise<void> destroyed;
   auto ended = destroyed.get_future();
   auto store = c10::make_intrusive<SilentStore>(answer.get_future().share(), std::move(destroyed));
-  EXPECT_ERROR(run_with_deadline(milliseconds(1), "HOST:1",
-                                 [store] { wait_for_keys(*store, {"a"}, milliseconds(1)); }),
-               DistributedError, "store at HOST:1: timed out after 0.001 s waiting for an answer");
+  EXPECT_ERROR(
+      run_with_deadline(milliseconds(1), "HOST:1",
+                        [store] { wait_for_keys(*store, {"a"}, milliseconds(1), "HOST:1"); }),
+      DistributedError, "store at HOST:1: timed out after 0.001 s waiting for an answer");
   EXPECT_EQ(FLAGS_caffe2_log_level, before);
   FLAGS_caffe2_log_level = before + 1;
   store.reset();
@@ -148,15 +154,33 @@ void expect_log_level_as_before_after_a_late_thread() {
   FLAGS_caffe2_log_level = before;
 }
 
-// Side by side: both wait four seconds longer than their timeout, for an error of c10d itself.
+// A file has no server.
+void expect_error_that_names_the_file() {
+  const TemporaryFolder folder;
+  const auto path = folder.file("store");
+  const UniqueFd held(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  ::flock(held.get(), LOCK_EX);
+  forget_launcher();
+  EXPECT_ERROR(init_process_group({.init_method = "file://" + path,
+                                   .rank = 0,
+                                   .world_size = 2,
+                                   .timeout = milliseconds(1)}),
+               DistributedError,
+               "store at " + path +
+                   ": timed out after 0.001 s waiting for an answer; hint: another "
+                   "process locks or removes the file: name a new one for each run");
+}
+
+// Side by side: all wait four seconds longer than their timeout, for an error of c10d itself.
 TEST(RunWithDeadline, GivesUpAStoreThatStopsToAnswer) {
   const auto run = [](const ProcessGroup& group) {
     group.barrier();
     if (group.rank() == 0) raise(SIGSTOP);
     if (group.rank() == 1) group.monitored_barrier(milliseconds(100));
     if (group.rank() == 2) expect_log_level_as_before_after_a_late_thread();
+    if (group.rank() == 3) expect_error_that_names_the_file();
   };
-  expect_ended_with(end_of_group(3, run, {.grace = milliseconds(200)}), 4,
+  expect_ended_with(end_of_group(4, run, {.grace = milliseconds(1'000)}), 4,
                     "store at rank 0: timed out after 0.1 s waiting for");
 }
 

@@ -508,6 +508,10 @@ TEST(ProcessGroup, HasItsRankRefusesARootThatIsNoneAndIsSharedByItsCopies) {
     EXPECT_ERROR(group.broadcast(tensor, 2), UsageError, "broadcast: expected a root from 0 to 1");
     EXPECT_ERROR(group.reduce(tensor, -1), UsageError, "reduce: expected a root from 0 to 1");
     EXPECT_ERROR(group.gather(tensor, 2), UsageError, "gather: expected a root from 0 to 1");
+    auto shorts = torch::zeros({2}, torch::kInt16);
+    const std::string dtype = ": expected a dtype that Gloo sends, got 'Short'; hint: convert the";
+    EXPECT_ERROR(group.all_reduce(shorts), UsageError, "all_reduce" + dtype);
+    EXPECT_ERROR(group.all_gather_into_tensor(shorts), UsageError, "all_gather" + dtype);
     if (group.rank() == 0) {
       EXPECT_THROW(group.broadcast(tensor, 7), UsageError);
     }
