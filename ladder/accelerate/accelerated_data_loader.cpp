@@ -222,7 +222,8 @@ std::function<void()> AcceleratedDataLoader::plan_load(const nlohmann::json& sta
         "resume with the data, batch size and seed of the run that wrote it");
   }
   return [position = position_, saved] {
-    *position = Position{.epoch = saved.epoch, .done = saved.batch, .resumed = true};
+    *position = Position{
+        .epoch = saved.epoch, .done = saved.batch, .resumed = true, .saved_batches = saved.batches};
   };
 }
 

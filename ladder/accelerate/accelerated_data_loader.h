@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -56,6 +57,16 @@ class AcceleratedDataLoader {
   // Ends the current epoch early: the next pass is over the next epoch, also after load_state.
   void end_epoch() { position_->finished = true; }
 
+  // The next pass begins with this batch of this epoch, as after load_state.
+  void resume_at(std::int64_t epoch, std::int64_t batch) {
+    *position_ = {.epoch = epoch, .done = batch, .resumed = true};
+  }
+
+  // Whether load_state has set the position, of a run with another number of batches per epoch.
+  bool resumes_other_batches() const {
+    return position_->saved_batches && *position_->saved_batches != size();
+  }
+
   // The current epoch, or that of the next pass.
   std::int64_t epoch() const;
 
@@ -90,9 +101,10 @@ class AcceleratedDataLoader {
   class Source;
   struct Position {
     std::int64_t epoch = 0;
-    std::int64_t done = 0;  // batches of that epoch that were used
-    bool finished = false;  // the pass was complete
-    bool resumed = false;   // the next pass begins at `done`
+    std::int64_t done = 0;                      // batches of that epoch that were used
+    bool finished = false;                      // the pass was complete
+    bool resumed = false;                       // the next pass begins at `done`
+    std::optional<std::int64_t> saved_batches;  // per epoch of the run that load_state resumes
   };
 
   DataLoader loader_;                                       // over this process's part

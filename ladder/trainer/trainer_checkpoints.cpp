@@ -124,11 +124,12 @@ std::string Trainer::checkpoint_to_resume(const std::string& path) const {
 
 void Trainer::resume(const std::string& checkpoint) {
   accelerator_.load_state(checkpoint);
-  if (args_.ignore_data_skip) {
-    const auto epoch = next_epoch();
-    train_loader_->set_epoch(epoch + 1);
-    train_loader_->set_epoch(epoch);
+  // With other batches, the steps of the checkpoint count those of this run, as in transformers.
+  if (train_loader_->resumes_other_batches()) {
+    const auto batch = state_.global_step % plan_.updates * plan_.sizes.accumulation_steps;
+    train_loader_->resume_at(state_.global_step / plan_.updates, batch);
   }
+  if (args_.ignore_data_skip) train_loader_->resume_at(next_epoch(), 0);
   if (state_.best_model_checkpoint && !fs::exists(*state_.best_model_checkpoint)) {
     accelerator_.log().info(fmt::format("{}: the best checkpoint, {}, no longer exists", checkpoint,
                                         *state_.best_model_checkpoint));

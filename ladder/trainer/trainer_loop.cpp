@@ -89,7 +89,7 @@ std::int64_t Trainer::next_epoch() const {
   return train_loader_->epoch() + train_loader_->first_batch() / train_loader_->size();
 }
 
-// After batches of another size, or epochs that a callback has ended, steps and epochs disagree.
+// After epochs that a callback has ended, steps and epochs disagree.
 void Trainer::warn_of_other_steps() const {
   const auto batch = train_loader_->first_batch() % train_loader_->size();
   const auto steps = next_epoch() * plan_.updates + ceil_div(batch, plan_.sizes.accumulation_steps);

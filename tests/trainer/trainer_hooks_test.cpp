@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -300,27 +301,60 @@ TEST(TrainerCallbacks, ACheckpointHasTheAccumulationAndPrecisionOfTheEnvironment
   EXPECT_FALSE(trainer.args().fp16);
 }
 
-TEST(TrainerCallbacks, AResumeWithOtherBatchesWarnsThatStepsAndEpochsDisagree) {
+// Checkpoint 2 is after the first of two epochs with batches of 4. As in transformers, its steps
+// count the batches of the run that resumes.
+TEST(TrainerCallbacks, AResumeWithOtherBatchesGoesOnAtTheBatchOfItsStep) {
   const TemporaryFolder folder;
-  const auto warning_of = [&](int batch_size, const std::string& checkpoint) {
+  // Batches, steps at the end, and the skipped batches of the banner.
+  using Resumed = std::tuple<std::size_t, std::int64_t, std::string>;
+  const auto resumed = [&](int batch_size, const std::string& checkpoint) -> Resumed {
+    auto options = options_with({.output_dir = folder.file("out"),
+                                 .num_train_epochs = 2,
+                                 .per_device_train_batch_size = batch_size,
+                                 .save_strategy = SaveStrategy::kEpoch},
+                                8, 8);
+    options.accelerator.quiet = false;
+    ScriptedTrainer trainer(std::move(options), json::object());
     testing::internal::CaptureStderr();
-    Trainer(options_with({.output_dir = folder.file("out"),
-                          .num_train_epochs = 2,
-                          .per_device_train_batch_size = batch_size,
-                          .save_strategy = SaveStrategy::kEpoch},
-                         8, 8))
-        .train(checkpoint);
+    const auto steps = trainer.train(checkpoint).global_step;
+    const auto banner = testing::internal::GetCapturedStderr();
+    const auto begin = banner.find("skip the first ");
+    const auto end = banner.find(" in the first epoch");
+    return {trainer.batches.size(), steps,
+            begin == std::string::npos ? "" : banner.substr(begin, end - begin)};
+  };
+  const auto checkpoint = folder.file("out/checkpoint-2");
+  EXPECT_EQ(resumed(4, ""), Resumed(4, 4, ""));
+  EXPECT_EQ(resumed(4, checkpoint),
+            Resumed(2, 4, "skip the first 1 epochs then the first 0 batches"));
+  EXPECT_EQ(resumed(2, checkpoint),
+            Resumed(6, 8, "skip the first 0 epochs then the first 2 batches"));
+  EXPECT_EQ(resumed(8, checkpoint),
+            Resumed(0, 2, "skip the first 2 epochs then the first 0 batches"));
+}
+
+TEST(TrainerCallbacks, AResumeAfterAnEpochThatEndedEarlyWarnsThatStepsAndEpochsDisagree) {
+  const TemporaryFolder folder;
+  const auto warning_of = [&](const std::string& checkpoint) {
+    testing::internal::CaptureStderr();
+    auto options = options_with({.output_dir = folder.file("out"),
+                                 .num_train_epochs = 2,
+                                 .per_device_train_batch_size = 4,
+                                 .save_strategy = SaveStrategy::kEpoch},
+                                8, 8);
+    options.callbacks = {std::make_shared<AfterSteps>(
+        [](TrainerEvent& event) { event.control.should_epoch_stop = true; })};
+    Trainer(std::move(options)).train(checkpoint);
     const auto messages = testing::internal::GetCapturedStderr();
     const auto begin = messages.find("warning: resume: ");
     return begin == std::string::npos ? ""
                                       : messages.substr(begin, messages.find(';', begin) - begin);
   };
-  EXPECT_EQ(warning_of(4, ""), "");
-  EXPECT_EQ(warning_of(4, folder.file("out/checkpoint-2")), "");
+  EXPECT_EQ(warning_of(""), "");
   EXPECT_EQ(
-      warning_of(8, folder.file("out/checkpoint-2")),
-      "warning: resume: the checkpoint has 2 steps before this point of epoch 2, this run would "
-      "have 1: it ends after step 2 or epoch 2, whichever is first");
+      warning_of(folder.file("out/checkpoint-1")),
+      "warning: resume: the checkpoint has 1 steps before this point of epoch 2, this run would "
+      "have 2: it ends after step 4 or epoch 2, whichever is first");
 }
 
 // Two steps, each with an evaluation and a checkpoint. The evaluations have these metrics in turn.
@@ -336,6 +370,17 @@ TrainerOptions evaluating_options(const std::string& folder, std::vector<double>
     return {{"perplexity", metrics[i++ % metrics.size()]}};
   };
   return options;
+}
+
+TEST(TrainerCallbacks, OfAMetricThatTheEvaluationLacksNameThoseThatThereAre) {
+  const TemporaryFolder folder;
+  auto options = evaluating_options(folder.file("out"), {1.0});
+  options.args.metric_for_best_model = "f1";
+  options.args.greater_is_better = true;
+  EXPECT_ERROR(Trainer(options).train(), UsageError,
+               "metric_for_best_model: expected one of eval_loss, eval_perplexity, ");
+  EXPECT_ERROR(Trainer(options).train(), UsageError,
+               "got 'eval_f1'; hint: set it to one of these, or return it from compute_metrics");
 }
 
 TEST(TrainerObservers, SeeTheStepsAsThoseOfAMonitorAndEndTheTraining) {
