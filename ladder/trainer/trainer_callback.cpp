@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/trainer/trainer_callback.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,15 @@
 #include "ladder/io/json.h"
 
 namespace ladder {
+namespace {
+
+std::string names_of(const Metrics& metrics) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : metrics) names.push_back(name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
 
 void CallbackHandler::add(std::shared_ptr<TrainerCallback> callback) {
   if (callback == nullptr) {
@@ -122,7 +132,10 @@ void EarlyStoppingCallback::on_evaluate(TrainerEvent& event) {
   const double* const value = find_metric(*event.metrics, name);
   if (value == nullptr) {
     if (event.accelerator.is_main_process()) {
-      event.accelerator.log().warn(fmt::format("early stopping: no {} in the evaluation", name));
+      event.accelerator.log().warn(
+          fmt::format("early stopping: no {} in the evaluation; hint: set metric_for_best_model to "
+                      "one of {}",
+                      name, names_of(*event.metrics)));
     }
     return;
   }
@@ -160,9 +173,8 @@ std::string eval_metric_name(const std::string& metric) {
 double required_metric(const Metrics& metrics, const TrainingArguments& args) {
   const auto name = eval_metric_name(args.metric_for_best_model);
   if (const double* const value = find_metric(metrics, name)) return *value;
-  std::vector<std::string> names;
-  for (const auto& [known, value] : metrics) names.push_back(known);
-  throw UsageError::unknown_name("metric_for_best_model", name, names);
+  throw UsageError::malformed("metric_for_best_model", "one of " + names_of(metrics), name,
+                              "set it to one of these, or return it from compute_metrics");
 }
 
 }  // namespace ladder
