@@ -150,14 +150,6 @@ void remove_leftovers_beside(const std::string& path) {
   }
 }
 
-std::string require_name(const std::string& path) {
-  std::string folder = without_slash(path);
-  const std::string name = name_of(folder);
-  if (!name.empty() && !name.starts_with('.') && name != kLatest) return folder;
-  throw UsageError::malformed("checkpoint", "a folder with a name of its own", path,
-                              "such as checkpoints/checkpoint_1");
-}
-
 std::string describe(int error) {
   if (error == ENOENT) return "none";
   if (error == ENOTDIR) return "no folder";
@@ -309,7 +301,7 @@ std::string checkpoint_at(const std::string& path) {
 }
 
 CheckpointWriter::CheckpointWriter(const std::string& path, const CheckpointOptions& options)
-    : path_(require_name(path)),
+    : path_(require_checkpoint_name("checkpoint", path, "checkpoints/checkpoint_1")),
       partial_(partial_checkpoint(path_)),
       replaced_(replaced_checkpoint(path_)),
       latest_(options.latest ? inside(folder_of(path_), kLatest) : "") {

@@ -133,6 +133,15 @@ FileDigest write_checkpoint_file(const std::string& path, std::string_view name,
   return write_new_file(fmt::format("{}/{}", partial_checkpoint(path), name), content);
 }
 
+std::string require_checkpoint_name(std::string_view where, const std::string& path,
+                                    std::string_view example) {
+  std::string folder = without_slash(path);
+  const auto name = fs::path(folder).filename().string();
+  if (!name.empty() && !name.starts_with('.') && name != "latest") return folder;
+  throw UsageError::malformed(where, "a folder with a name of its own", path,
+                              fmt::format("such as {}", example));
+}
+
 std::string partial_checkpoint(const std::string& path) { return hidden_sibling(path, ".partial"); }
 
 std::string replaced_checkpoint(const std::string& path) {

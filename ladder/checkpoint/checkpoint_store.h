@@ -108,6 +108,11 @@ FileDigest write_checkpoint_file(const std::string& path, std::string_view name,
 bool is_checkpoint_file_name(std::string_view name);
 void require_checkpoint_file_name(std::string_view name);  // UsageError
 
+// `path` without slashes at its end. Throws UsageError naming `where` unless it ends with a name
+// that a checkpoint can have; "." is none. `example`: a path for the hint.
+std::string require_checkpoint_name(std::string_view where, const std::string& path,
+                                    std::string_view example);
+
 // The folder of the files of checkpoint `path` until it is committed.
 std::string partial_checkpoint(const std::string& path);
 // The old checkpoint, between two renames.

@@ -34,7 +34,9 @@ Snapshot::Snapshot(SnapshotOptions options, ProcessGroup group, torch::nn::Modul
              .optimizers = {not_owned(optimizer)},
              .schedulers = {not_owned(scheduler)},
              .device = model.parameters().at(0).device()} {
+  if (options_.path.empty()) return;
   options_.path = behind_links(options_.path);  // the link stays
+  require_checkpoint_name("snapshot", options_.path, "runs/snapshot");
 }
 
 CheckpointHooks Snapshot::hooks() {

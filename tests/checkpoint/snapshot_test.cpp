@@ -291,6 +291,14 @@ TEST(Snapshot, AnotherNumberOfRanksResumesItInGlobalModeOnly) {
   });
 }
 
+TEST(Snapshot, RefusesAFolderWithoutANameBeforeTheTraining) {
+  run_alone([] {
+    EXPECT_ERROR(
+        Loop(ProcessGroup::single(), {.snapshot = {.path = "."}}), UsageError,
+        "snapshot: expected a folder with a name of its own, got '.'; hint: such as runs/");
+  });
+}
+
 TEST(Snapshot, RefusesADamagedOneWithAHint) {
   const TemporaryFolder folder;
   run_ranks(1, [&](const ProcessGroup& group) {
