@@ -51,6 +51,7 @@ PYTHON_TOKEN = re.compile(r"""
               | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' )
   | \.?\d[\w.]* | \w+ | .""", re.VERBOSE | re.DOTALL)
 CPP_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+ADDS_ITSELF = re.compile(r'^extern "C" const bool ladder_', re.MULTILINE)
 PYTHON_IMPORT = re.compile(r"^(?:from|import) (\w+)", re.MULTILINE)
 FLAG = re.compile(r"(?<=[\s\">:;])-(?:[fm][a-z]|O\d|D[A-Z])[\w=+-]*")
 BUILD_FILES = ("CMakeLists.txt", "CMakePresets.json", "cmake/*.cmake", "ladder/CMakeLists.txt",
@@ -130,13 +131,20 @@ class Tree:
     def matching(self, *patterns: str) -> list[str]:
         return [name for name in self.names if any(fnmatch(name, one) for one in patterns)]
 
-    # A source without a header of its own belongs to all headers of its folder.
+    # A source without a header of its own belongs to all headers of its folder. One that adds itself
+    # to a table belongs to what it and its header include, where the table is; core/ has none.
     @cached_property
-    def _sources_of_folders(self) -> dict[str, list[str]]:
+    def _sources_of_headers(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
         for name in self.matching("ladder/*.cpp"):
-            if f"{name[:-4]}.h" not in self.names:
-                found.setdefault(name.rpartition("/")[0], []).append(name)
+            own = f"{name[:-4]}.h"
+            headers = [] if own in self.names else self.matching(f"{name.rpartition('/')[0]}/*.h")
+            if ADDS_ITSELF.search(self.text(name)):
+                for one in {name, own} & set(self.names):
+                    headers += CPP_INCLUDE.findall(self.text(one))
+            for header in headers:
+                if not header.startswith("ladder/core/"):
+                    found.setdefault(header, []).append(name)
         return found
 
     def closure(self, *entries: str) -> set[str]:
@@ -159,7 +167,7 @@ class Tree:
             todo += CPP_INCLUDE.findall(self.text(name))
             if name.endswith(".h"):
                 todo += (f"{name[:-2]}.cpp", f"{name[:-2]}.cu",
-                         *self._sources_of_folders.get(name.rpartition("/")[0], ()))
+                         *self._sources_of_headers.get(name, ()))
         return found
 
     @cached_property

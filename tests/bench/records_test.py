@@ -17,10 +17,12 @@ from states import read_states, write_states
 from tests.support.files import write
 
 STAGE, SOURCE = "stage0_single_gpu/main.cpp", "ladder/optim/adam.cpp"
+ADDED = "ladder/kernels/add_adam.cpp"
 FILES = {
     STAGE: '#include "ladder/optim/adam.h"\n#include "mnist/main.h"\nint main() { step(); }\n',
     "ladder/optim/adam.h": "// Adam.\nvoid step();\n",
     SOURCE: '#include "ladder/optim/adam.h"\nvoid step() { check("eps", 1e-8); }\n',
+    ADDED: '#include "ladder/optim/adam.h"\nextern "C" const bool ladder_add_adam;\n',
     "ladder/CMakeLists.txt": "add_library(ladder adam.cpp)\ntarget_compile_options(ladder -O2)\n",
     "mnist/main.h": "void run_main();\n", "mnist/main.cpp": 'auto help = "step size";\n',
     "bench/peers/single.py": "from common import step\n", "bench/peers/common.py": "step = 1\n",
@@ -82,6 +84,7 @@ def test_comments_spaces_and_strings_do_not_count(name: str, one: str, other: st
     ("README.md", "text", []),
     (SOURCE, FILES[SOURCE].replace("1e-8", "1e-7"), ["stage0_single_gpu"]),
     (STAGE, None, ["stage0_single_gpu"]),
+    (ADDED, FILES[ADDED] + "int another;\n", ["stage0_single_gpu"]),
     ("ladder/CMakeLists.txt", "target_compile_options(ladder -O3)\n", ["stage0_single_gpu"]),
     ("bench/peers/common.py", "step = 2\n", ["python_single"]),
     ("requirements.txt", "torch==2.12.0\n", ["stage0_single_gpu", "python_single"]),
