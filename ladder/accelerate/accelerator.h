@@ -364,8 +364,9 @@ class Accelerator {
   //
   // Checks everything, also against the prepared objects, before it changes anything: DataError,
   // UsageError. Call it after prepare and before the first batch. A collective. Returns the
-  // checkpoint's folder.
-  // Project::load_state has what the run then equals.
+  // checkpoint's folder. Project::load_state has what the run then equals. Objects of a kind are
+  // matched by the order of prepare, as in Python: two networks of one form that change places take
+  // each other's weights, without an error.
   std::string load_state(const std::string& path = "") { return project_.load_state(path); }
 
   // The last checkpoint that this object has written or loaded; empty if none.

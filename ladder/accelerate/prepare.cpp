@@ -9,10 +9,10 @@
 
 #include "ladder/amp/autocast.h"
 #include "ladder/amp/precision.h"
-#include "ladder/guest/optimizer_archive.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
 #include "ladder/exact/exact_data_parallel.h"
+#include "ladder/guest/optimizer_archive.h"
 #include "ladder/guest/torch_lr_scheduler.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/zero_redundancy_optimizer.h"

@@ -67,7 +67,7 @@ class Supervisor {
   int signal_ = 0;
   Clock::time_point signal_at_;
   Clock::duration longest_pause_{};  // between Ctrl-Z and fg
-  bool waits_for_save_ = false;  // at the last deadline
+  bool waits_for_save_ = false;      // at the last deadline
   bool gave_up_ = false;
 };
 

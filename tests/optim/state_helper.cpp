@@ -30,10 +30,10 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/guest/optimizer_archive.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
+#include "ladder/guest/optimizer_archive.h"
 #include "mnist/networks.h"
 #include "tests/optim/ways.h"
 
