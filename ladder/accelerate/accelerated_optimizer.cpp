@@ -6,8 +6,8 @@
 
 #include "ladder/core/error.h"
 #include "ladder/core/log.h"
-#include "ladder/nn/averaged_gradient.h"
 #include "ladder/optim/fused_optimizer.h"
+#include "ladder/parallel/averaged_gradient.h"
 
 namespace ladder {
 namespace {

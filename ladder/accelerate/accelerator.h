@@ -31,8 +31,8 @@
 #include "ladder/data/batch.h"
 #include "ladder/monitor/evaluation.h"
 #include "ladder/monitor/run_setup.h"
-#include "ladder/nn/averaged_gradient.h"
 #include "ladder/observe/trackers.h"
+#include "ladder/parallel/averaged_gradient.h"
 #include "ladder/parallel/gradient_reducer.h"
 
 namespace ladder {

@@ -23,8 +23,8 @@ double BatchNormImpl::update_weight() {
 
 torch::Tensor BatchNormImpl::normalize(const torch::Tensor& input, const BatchNormTensors& tensors,
                                        double momentum) {
-  if (is_training() && group_ && group_->world_size() > 1) {
-    return sync_batch_norm(input, tensors, momentum, options_.eps, sum_over_ranks_of(*group_));
+  if (is_training() && sum_ && *sum_) {
+    return sync_batch_norm(input, tensors, momentum, options_.eps, *sum_);
   }
   return torch::batch_norm(input, weight, bias, tensors.running_mean, tensors.running_var,
                            is_training(), momentum, options_.eps,
@@ -53,11 +53,11 @@ torch::Tensor BatchNormImpl::forward_relu_max_pool2d(const torch::Tensor& input,
   TORCH_CHECK(!input_bias.defined() || input_bias.numel() == input.size(1),
               "forward_relu_max_pool2d: expected an input_bias of [", input.size(1), "], got ",
               input_bias.sizes());
-  const bool shared = group_ && group_->world_size() > 1;
+  const bool shared = sum_ && *sum_;
   if (is_training() && input.is_cpu() && (shared || input.numel() > 0)) {
     return ops().batch_norm_relu_max_pool2d(
         input, {weight, bias, running_mean, running_var, input_bias}, update_weight(), options_.eps,
-        shared ? sum_over_ranks_of(*group_) : SumOverRanks());
+        shared ? *sum_ : SumOverRanks());
   }
   const auto sum =
       input_bias.defined() ? input + input_bias.view({-1, 1, 1}).to(input.scalar_type()) : input;

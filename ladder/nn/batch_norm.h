@@ -9,7 +9,6 @@
 #include <optional>
 #include <utility>
 
-#include "ladder/comm/process_group.h"
 #include "ladder/nn/sync_batch_norm.h"
 
 namespace ladder {
@@ -27,8 +26,8 @@ struct BatchNormOptions {
 // with the same names in the state dictionary. LibTorch's own module cannot share its statistics
 // between ranks by itself; convert_sync_batchnorm does it.
 //
-// With a process group, the statistics are those of all ranks' batches, and forward and backward in
-// training are collectives; see sync_batch_norm.h and convert_sync_batchnorm (parallel/).
+// With a sum over ranks, the statistics are those of all ranks' batches, and forward and backward
+// in training are collectives; see sync_batch_norm.h and convert_sync_batchnorm (parallel/).
 //
 // Input [N, C, ...], for forward_relu_max_pool2d [N, C, H, W]; the output keeps dtype and layout.
 class BatchNormImpl : public torch::nn::Module {
@@ -42,9 +41,10 @@ class BatchNormImpl : public torch::nn::Module {
   torch::Tensor forward_relu_max_pool2d(const torch::Tensor& input,
                                         const torch::Tensor& input_bias = {});
 
-  // Shares the statistics with the ranks of `group` from now on; a group of one changes nothing.
-  void set_process_group(ProcessGroup group) { group_ = std::move(group); }
-  bool is_synchronised() const { return group_.has_value(); }
+  // Shares the statistics with other ranks from now on (convert_sync_batchnorm); an empty sum, as
+  // of a group of one, changes nothing.
+  void set_sum_over_ranks(SumOverRanks sum) { sum_ = std::move(sum); }
+  bool is_synchronised() const { return sum_.has_value(); }
 
   torch::Tensor weight;               // float [C], starts as 1
   torch::Tensor bias;                 // float [C], starts as 0
@@ -58,7 +58,7 @@ class BatchNormImpl : public torch::nn::Module {
                           double momentum);
 
   BatchNormOptions options_;
-  std::optional<ProcessGroup> group_;  // none = local
+  std::optional<SumOverRanks> sum_;  // none = local
 };
 TORCH_MODULE(BatchNorm);
 

@@ -206,10 +206,6 @@ void require_several_values(double count) {
                                  "use a larger batch");
 }
 
-SumOverRanks sum_over_ranks_of(const ProcessGroup& group) {
-  return [group](const torch::Tensor& local) { return group.all_gather_into_tensor(local).sum(0); };
-}
-
 torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors& tensors,
                               double momentum, double eps, const SumOverRanks& sum, SyncMath math) {
   const auto x = input.contiguous(input.suggest_memory_format());

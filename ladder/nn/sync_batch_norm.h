@@ -7,8 +7,6 @@
 #include <functional>
 #include <utility>
 
-#include "ladder/comm/process_group.h"
-
 namespace ladder {
 
 // The tensors of a BatchNorm layer.
@@ -64,12 +62,5 @@ enum class SyncMath { kFloat64, kKernels };
 torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors& tensors,
                               double momentum, double eps, const SumOverRanks& sum,
                               SyncMath math = SyncMath::kFloat64);
-
-// The sum over the ranks of `group`: gathers and adds in rank order, so the bits are equal on all
-// ranks. Over Gloo that is faster than an all-reduce.
-SumOverRanks sum_over_ranks_of(const ProcessGroup& group);
-
-// Throws UsageError unless `count`, the number of values per channel over all ranks, is above 1.
-void require_several_values(double count);
 
 }  // namespace ladder

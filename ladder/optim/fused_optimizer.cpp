@@ -14,7 +14,6 @@
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/tensor_form.h"
-#include "ladder/nn/averaged_gradient.h"
 #include "ladder/nn/model.h"
 
 namespace ladder {
@@ -127,6 +126,11 @@ bool take_values(const StateDict& state, const std::string& parameter, StateDict
   return true;
 }
 
+StepCheck& step_check() {
+  static StepCheck check = nullptr;
+  return check;
+}
+
 }  // namespace
 
 void check_option(std::string_view optimizer, std::string_view name, double value,
@@ -193,6 +197,8 @@ torch::Tensor FusedOptimizer::step(LossClosure closure) {
   return loss;
 }
 
+void check_before_steps(StepCheck check) { step_check() = check; }
+
 void FusedOptimizer::step_scaled(const GradScaling& scaling) {
   const torch::NoGradGuard no_grad;
   if (std::ranges::all_of(param_groups_,
@@ -200,7 +206,7 @@ void FusedOptimizer::step_scaled(const GradScaling& scaling) {
     throw UsageError::conflict("optimizer", "no parameters",
                                "build the network's layers with register_module");
   }
-  require_averaged(*this);
+  if (step_check() != nullptr) step_check()(*this);
   const auto step_all = [&] {
     if (shard_) return shard_->step(scaling);
     for (const auto& group : param_groups_) step_group(group, scaling);

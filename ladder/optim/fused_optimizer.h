@@ -226,6 +226,11 @@ class FusedOptimizer : public torch::optim::Optimizer {
   LostSteps lost_steps_;
 };
 
+// From here on, each optimizer calls `check` before a step; it may throw. For wrappers that average
+// gradients, which an optimizer does not know.
+using StepCheck = void (*)(const torch::optim::Optimizer& optimizer);
+void check_before_steps(StepCheck check);
+
 // An optimizer with one table of its options.
 template <typename Values>
 class OptimizerOf : public FusedOptimizer {

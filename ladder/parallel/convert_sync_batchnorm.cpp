@@ -135,7 +135,7 @@ bool convert(torch::nn::Module& module, const ProcessGroup& group) {
   using torch::nn::BatchNorm1dImpl, torch::nn::BatchNorm2dImpl, torch::nn::BatchNorm3dImpl;
   constexpr const char* kChild = "process_group";
   if (auto* const own = dynamic_cast<BatchNormImpl*>(&module)) {
-    own->set_process_group(group);
+    own->set_sum_over_ranks(group.world_size() > 1 ? sum_over_ranks_of(group) : SumOverRanks());
     return true;
   }
   if (!is_one_of<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl>(module)) return false;
@@ -151,6 +151,10 @@ bool convert(torch::nn::Module& module, const ProcessGroup& group) {
 }
 
 }  // namespace
+
+SumOverRanks sum_over_ranks_of(const ProcessGroup& group) {
+  return [group](const torch::Tensor& local) { return group.all_gather_into_tensor(local).sum(0); };
+}
 
 int convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group) {
   std::vector<torch::nn::Module*> all = {&module};

@@ -4,6 +4,7 @@
 #include <torch/nn/module.h>
 
 #include "ladder/comm/process_group.h"
+#include "ladder/nn/sync_batch_norm.h"
 
 namespace ladder {
 
@@ -25,5 +26,12 @@ namespace ladder {
 // made by new_like() are local again, and so are the replicas of DataParallel.
 // Python's torch.nn.SyncBatchNorm.convert_sync_batchnorm returns a new module instead.
 int convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group);
+
+// The sum over the ranks of `group`: gathers and adds in rank order, so the bits are equal on all
+// ranks. Over Gloo that is faster than an all-reduce.
+SumOverRanks sum_over_ranks_of(const ProcessGroup& group);
+
+// Throws UsageError unless `count`, the number of values per channel over all ranks, is above 1.
+void require_several_values(double count);
 
 }  // namespace ladder

@@ -21,8 +21,8 @@
 
 #include "ladder/comm/c10d_group.h"
 #include "ladder/core/error.h"
-#include "ladder/nn/averaged_gradient.h"
 #include "ladder/nn/model.h"
+#include "ladder/parallel/averaged_gradient.h"
 #include "ladder/parallel/replica_check.h"
 #include "ladder/parallel/version_counter_guard.h"
 

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "ladder/comm/backend_names.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/core/log.h"
@@ -409,6 +410,15 @@ TEST(CommandLine, AStageHasTheFlagsOfItsOwnIdea) {
   EXPECT_EQ(found.monitor.trace, "a.json");
   EXPECT_FALSE(found.process_group.require_launcher) << "a stage that can spawn needs none";
   EXPECT_TRUE(options<LaunchedOptions>("").process_group.require_launcher);
+}
+
+// add_backend() has written its name there.
+TEST(CommandLine, TakesABackendThatTheProgramAdds) {
+  backend_names()["more"] = "never";
+  EXPECT_EQ(options<SpawnedOptions>("--backend more").process_group.backend, "more");
+  EXPECT_EQ(options<AcceleratedOptions>("--backend more").accelerator.process_group.backend,
+            "more");
+  backend_names().erase("more");
 }
 
 TEST(CommandLine, PrecisionIsThatOfTheDeviceUnlessOneIsNamed) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/nn/averaged_gradient.h"
+#include "ladder/parallel/averaged_gradient.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -17,6 +17,7 @@
 #include "ladder/core/tensor_form.h"
 #include "ladder/core/text.h"
 #include "ladder/nn/state_dict.h"
+#include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {
 namespace {
@@ -46,6 +47,7 @@ std::shared_ptr<void> AveragedGradient::mark(const torch::Tensor& parameter,
   // The list of register_hook(), which would clear the mark if it came later.
   const auto* const meta = torch::autograd::impl::materialize_autograd_meta(parameter);
   if (meta->cpp_hooks_list_ == nullptr) torch::autograd::impl::create_cpp_hook(parameter);
+  check_before_steps([](const auto& optimizer) { require_averaged(optimizer); });
   auto* const mark = new AveragedGradient(module, group, std::move(arrived));
   auto& hooks = torch::autograd::impl::hooks(parameter);
   hooks.push_back(std::unique_ptr<FunctionPreHook>(mark));
