@@ -63,4 +63,7 @@ torch::Tensor sync_batch_norm(const torch::Tensor& input, const BatchNormTensors
                               double momentum, double eps, const SumOverRanks& sum,
                               SyncMath math = SyncMath::kFloat64);
 
+// Throws UsageError unless `count`, the number of values per channel over all ranks, is above 1.
+void require_several_values(double count);
+
 }  // namespace ladder

@@ -31,7 +31,4 @@ int convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group)
 // ranks. Over Gloo that is faster than an all-reduce.
 SumOverRanks sum_over_ranks_of(const ProcessGroup& group);
 
-// Throws UsageError unless `count`, the number of values per channel over all ranks, is above 1.
-void require_several_values(double count);
-
 }  // namespace ladder
