@@ -45,10 +45,6 @@ std::string inside(const std::string& folder, std::string_view name) {
   return fmt::format("{}/{}", folder, name);
 }
 
-std::string hidden_sibling(const std::string& path, std::string_view suffix) {
-  return fmt::format("{}/.{}{}", folder_of(path), name_of(path), suffix);
-}
-
 bool exists(const std::string& path) {
   std::error_code ignored;
   return fs::exists(fs::symlink_status(path, ignored));

@@ -23,9 +23,8 @@ class DurableDraft : public CheckpointDraft {
 };
 
 // "runs/.snapshot.lock" for "runs/snapshot/".
-std::string lock_beside(std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  const std::filesystem::path folder(path);
+std::string lock_beside(const std::string& path) {
+  const std::filesystem::path folder(without_slash(path));
   return folder.parent_path() / fmt::format(".{}.lock", folder.filename().string());
 }
 

@@ -62,9 +62,12 @@ RunIdentity identity_of(const CheckpointParts& parts) {
   RunIdentity identity;
   for (const auto& part : parts) {
     if (!part.save || !part.file.ends_with(".json")) continue;
-    const char* const member = part.file.starts_with("sampler") ? kDataOfPosition : kSettings;
     const auto saved = json_of(part);
-    if (saved.contains(member)) identity.push_back({part.file, {{member, saved.at(member)}}});
+    const auto add = [&](const char* member) {
+      if (saved.contains(member)) identity.push_back({part.file, {{member, saved.at(member)}}});
+    };
+    add(kSettings);
+    if (part.file.starts_with("sampler")) add(kDataOfPosition);
   }
   return identity;
 }

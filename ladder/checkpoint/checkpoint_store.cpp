@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -18,9 +19,14 @@ namespace fs = std::filesystem;
 
 constexpr const char* kOfDurableStore = "manifest.json";
 
-std::string hidden_sibling(const std::string& path, const char* suffix) {
-  const fs::path folder(without_slash(path));
-  return fmt::format("{}/.{}{}", folder_of(folder.string()), folder.filename().string(), suffix);
+bool exists(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+// Whether a checkpoint may have the file, also one of another number of ranks.
+bool is_part(const std::string& name) {
+  return name.ends_with(".safetensors") || name.ends_with(".json");
 }
 
 class PlainDraft : public CheckpointDraft {
@@ -30,24 +36,26 @@ class PlainDraft : public CheckpointDraft {
     remove_all(partial_);
     create_directories_synced(partial_);
     const auto replaced = replaced_checkpoint(path_);
-    if (fs::exists(replaced) && !fs::exists(path_)) rename_or_throw(replaced, path_);
+    if (exists(replaced) && !exists(path_)) rename_or_throw(replaced, path_);
   }
   ~PlainDraft() override {
     std::error_code ignored;
     fs::remove_all(partial_, ignored);
   }
 
-  // Has other files than the new one: of a person, perhaps.
+  // A folder with a file that is no part of a checkpoint may be a person's.
   void commit(const CheckpointManifest& files) override {
-    const auto present = fs::exists(path_) ? names_in(path_) : std::vector<std::string>();
+    const auto present = exists(path_) ? names_in(path_) : std::vector<std::string>();
+    const auto is_new = [&](const std::string& name) { return files.contains(name); };
+    const bool is_checkpoint = present.empty() || std::ranges::any_of(present, is_new);
     for (const auto& name : present) {
-      if (files.contains(name) || name == kOfDurableStore) continue;
+      if (is_checkpoint && (is_new(name) || is_part(name))) continue;
       throw SystemError::failed("replace", path_, EEXIST,
                                 fmt::format("a checkpoint has no {}: name another folder", name));
     }
     const auto replaced = replaced_checkpoint(path_);
     remove_all(replaced);
-    if (fs::exists(path_)) rename_or_throw(path_, replaced);
+    if (exists(path_)) rename_or_throw(path_, replaced);
     rename_or_throw(partial_, path_);
     remove_all(replaced);
   }
@@ -79,7 +87,7 @@ std::unique_ptr<CheckpointDraft> CheckpointStore::begin(
 std::string CheckpointStore::folder_at(const std::string& path) const {
   const auto folder = without_slash(path);
   const auto replaced = replaced_checkpoint(folder);
-  return !fs::exists(folder) && fs::exists(replaced) ? replaced : folder;
+  return !exists(folder) && exists(replaced) ? replaced : folder;
 }
 
 Checkpoint CheckpointStore::open(const std::string& path) const {
@@ -140,6 +148,11 @@ std::string require_checkpoint_name(std::string_view where, const std::string& p
   if (!name.empty() && !name.starts_with('.') && name != "latest") return folder;
   throw UsageError::malformed(where, "a folder with a name of its own", path,
                               fmt::format("such as {}", example));
+}
+
+std::string hidden_sibling(const std::string& path, std::string_view suffix) {
+  const fs::path folder(without_slash(path));
+  return fmt::format("{}/.{}{}", folder_of(folder.string()), folder.filename().string(), suffix);
 }
 
 std::string partial_checkpoint(const std::string& path) { return hidden_sibling(path, ".partial"); }

@@ -113,6 +113,8 @@ void require_checkpoint_file_name(std::string_view name);  // UsageError
 std::string require_checkpoint_name(std::string_view where, const std::string& path,
                                     std::string_view example);
 
+// "runs/.a.partial" of "runs/a" and ".partial".
+std::string hidden_sibling(const std::string& path, std::string_view suffix);
 // The folder of the files of checkpoint `path` until it is committed.
 std::string partial_checkpoint(const std::string& path);
 // The old checkpoint, between two renames.

@@ -50,11 +50,13 @@ void Snapshot::resume(DataLoader& loader, TrainingMonitor& monitor, const Log& l
   loader_ = &loader;
   monitor_ = &monitor;
   log_ = log;
-  add(json_part(
+  const auto progress = json_part(monitor, "progress.json");
+  state_.custom = added_;
+  state_.custom.push_back(json_part(
       "sampler.json", [this] { return position(); },
       [this](const auto& state, auto from) { return plan_position(state, from); }));
-  add(json_part(monitor, "progress.json"));
-  claim_ = checkpoint_store().claim(where, options_.path, {state_.custom.back()}, group_, log);
+  state_.custom.push_back(progress);
+  claim_ = checkpoint_store().claim(where, options_.path, {progress}, group_, log);
   // Rank 0 decides: other ranks may see the folder later.
   auto found = torch::full({}, checkpoint_exists(options_.path) ? 1 : 0, torch::kInt64);
   auto elsewhere = found.clone();

@@ -66,7 +66,7 @@ class Snapshot {
   // Adds to what it holds, before resume(); objects must outlive the Snapshot:
   //     snapshot.add(json_part(scaler, "scaler.json"));  // a GradScaler
   //     snapshot.add(model_part("ema.safetensors", *ema));
-  void add(CheckpointPart part) { state_.custom.push_back(std::move(part)); }
+  void add(CheckpointPart part) { added_.push_back(std::move(part)); }
 
   // For RunSetup: a run that a signal stops saves a snapshot.
   CheckpointHooks hooks();
@@ -74,8 +74,9 @@ class Snapshot {
   // Loads the snapshot if there is one, and sets the position of `loader`; both objects must
   // outlive the Snapshot. A line of the log shows whether the run resumes. A collective.
   //
-  // Throws DataError for a damaged snapshot, and UsageError if another run uses it, for a position
-  // in an epoch of other batches, or for other sums or micro-batches. Then nothing is changed.
+  // Throws DataError for a snapshot that is damaged, and UsageError for one that another run uses
+  // (both: in a durable store), for a position in an epoch of other batches, or for other sums or
+  // micro-batches. Then nothing is changed.
   void resume(DataLoader& loader, TrainingMonitor& monitor, const Log& log);
 
   // Save a snapshot when it is time. Collectives then.
@@ -92,6 +93,7 @@ class Snapshot {
   SnapshotOptions options_;
   ProcessGroup group_;
   TrainingState state_;
+  CheckpointParts added_;
   DataLoader* loader_ = nullptr;
   TrainingMonitor* monitor_ = nullptr;
   Log log_;

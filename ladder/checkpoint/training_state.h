@@ -50,8 +50,7 @@ struct SaveStateOptions {
   bool latest = true;       // update the link `latest` beside the folder
 };
 
-// The files of a checkpoint folder (checkpoint_folder.h); those of a second object of a kind end in
-// _1:
+// The files of a checkpoint; those of a second object of a kind end in _1:
 //
 //     model.safetensors             weights, without the prefix of any wrapper
 //     optimizer.safetensors         see OptimizerState, and optimizer_archive.h for optimizers of

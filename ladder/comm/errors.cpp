@@ -47,8 +47,7 @@ DistributedError no_rendezvous(std::string_view address, std::string_view cause,
       address.starts_with('/')
           ? "another process locks or removes the file: name a new one for each run"
           : "rank 0 or torchrun serves it: it has not begun, hangs or has ended: see its output, "
-            "and "
-            "compare MASTER_ADDR and MASTER_PORT");
+            "and compare MASTER_ADDR and MASTER_PORT");
 }
 
 std::string timed_out(std::chrono::milliseconds timeout, std::string_view waiting_for) {

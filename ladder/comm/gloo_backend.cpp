@@ -49,9 +49,12 @@ C10dWork Gloo::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options
 void Gloo::wait(const C10dWork& transfer, std::chrono::milliseconds timeout) {
   auto end = std::async(std::launch::async, [transfer] { transfer->wait(kNever); });
   Deadline deadline(timeout == kNoTimeout ? timeout_ : timeout);
-  while (end.wait_for(deadline.slice()) == std::future_status::timeout) {
-    if (deadline.passed()) close_connections(deadline.timeout());
+  while (!deadline.passed()) {
+    if (end.wait_for(deadline.slice()) == std::future_status::ready) return end.get();
   }
+  do {
+    close_connections(deadline.timeout());
+  } while (end.wait_for(Deadline::kSlice) == std::future_status::timeout);
   end.get();
 }
 

@@ -23,7 +23,7 @@ namespace ladder {
 //   nccl   CUDA tensors between GPUs, one GPU per rank; Gloo for CPU tensors
 //   gloo   all tensors over sockets; CUDA tensors through host memory
 //   shm    Gloo, but ProcessGroup's collectives of CPU tensors use the shared memory of one machine
-//          (shared_memory.h). It adds in rank order; Gloo's ring starts at another rank for each
+//          (shm/, if linked). It adds in rank order; Gloo's ring starts at another rank for each
 //          part of a tensor, so from three ranks on the last bits differ
 //   auto   nccl if CUDA finds a GPU for each rank; else shm if up to 8 ranks share a machine; else
 //          gloo

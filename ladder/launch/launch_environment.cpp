@@ -241,6 +241,20 @@ LaunchEnvironment to_environment(const RankPlacement& placement, const Address& 
   return result;
 }
 
+// A task of srun or mpirun, whose variables nothing reads, would train alone.
+void refuse_unread_task(const Variables& variables) {
+  if (task_reader() != nullptr) return;
+  for (const auto& names : kLauncherVariables) {
+    const bool is_there = variables.has(names.rank) && variables.has(names.world_size) &&
+                          variables.text(names.world_size) != "1";
+    if (!is_there || (names.launcher == "srun" && !variables.has("SLURM_STEP_ID"))) continue;
+    throw UsageError::conflict(
+        names.rank,
+        fmt::format("set by {}, whose variables this program does not read", names.launcher),
+        "link ladder::launchers, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT");
+  }
+}
+
 // One process. Two launches look the same and are mistakes.
 LaunchEnvironment not_launched(const std::optional<RankPlacement>& shell,
                                const Variables& variables, const LaunchOptions& options) {
@@ -259,6 +273,7 @@ LaunchEnvironment not_launched(const std::optional<RankPlacement>& shell,
                     "without GPUs too (accelerate launch --cpu starts one process), or: {}",
                     options.program, torchrun_command(2, options)));
   }
+  refuse_unread_task(variables);
   LaunchEnvironment result;
   if (variables.has("SLURM_JOB_ID")) result.variables = "in a SLURM job, but not by srun";
   return result;

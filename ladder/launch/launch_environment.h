@@ -11,7 +11,8 @@ namespace ladder {
 
 // The launch of this process: launcher, rank, world size and rendezvous address.
 //
-// A launcher starts N processes of one program and passes each its rank in environment variables:
+// A launcher starts N processes of one program and passes each its rank in environment variables.
+// Those of srun and mpirun are read by launchers/, which ladder::ladder has:
 //
 //   launcher                 rank, world size      local rank, local size       address, port
 //   torchrun, accelerate,    RANK                  LOCAL_RANK                   MASTER_ADDR

@@ -94,7 +94,9 @@ void Supervisor::on_deadline() {
   if (!deadline_ || !deadline_->passed()) return;
   // A rank that has just saved gets the whole time, too.
   const bool has_waited = std::exchange(waits_for_save_, must_wait());
-  if (has_waited || waits_for_save_) return enter(phase_, std::max(grace_, kLeastWait));
+  const bool may_wait = phase_ < Phase::kKilling;
+  if (may_wait && (has_waited || waits_for_save_))
+    return enter(phase_, std::max(grace_, kLeastWait));
   if (phase_ == Phase::kWaitingForCause) {
     hung_ = running_ranks();
     end_all(SIGTERM);

@@ -4,6 +4,8 @@
 #include <ranges>
 #include <utility>
 
+#include "ladder/core/error.h"
+
 namespace ladder {
 
 void StepObservers::add(std::shared_ptr<StepObserver> observer) {
@@ -66,7 +68,11 @@ MakeObservers& usual() {
 
 void usual_observers(StepObservers& observers, const MonitorOptions& options, const RunSetup& setup,
                      const torch::nn::Module& model) {
-  if (usual()) usual()(observers, options, setup, model);
+  if (usual()) return usual()(observers, options, setup, model);
+  if (options.fingerprint != 0 || !options.trace.empty()) {
+    throw UsageError::conflict("MonitorOptions", "fingerprint or trace in a program without them",
+                               "link ladder::observe");
+  }
 }
 
 bool set_usual_observers(MakeObservers make) {

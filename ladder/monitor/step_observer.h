@@ -102,7 +102,8 @@ using MakeObservers = std::function<void(StepObservers& observers, const Monitor
 
 // Those of programs that link observers.h: fingerprint, trace, loss guard, progress bar, stop
 // signal, and the step in errors of launchers, as far as `options` wants them. None in other
-// programs. Throws UsageError for fingerprints without fingerprint_beside.
+// programs. Throws UsageError for fingerprints without fingerprint_beside, and for what is not
+// linked.
 void usual_observers(StepObservers& observers, const MonitorOptions& options, const RunSetup& setup,
                      const torch::nn::Module& model);
 // Makes `make` add them; before main(). Returns true.

@@ -569,6 +569,14 @@ TEST(PlainStore, ReplacesNoOtherFolder) {
   EXPECT_ERROR(write_plain(store, folder.file("photos"), "x"), SystemError,
                "a checkpoint has no holiday.jpg: name another folder");
   EXPECT_TRUE(fs::exists(folder.file("photos/holiday.jpg")));
+  folder.write("settings/editor.json", "");
+  EXPECT_ERROR(write_plain(store, folder.file("settings"), "x"), SystemError, "no editor.json");
+  // Of two ranks, before one goes on alone.
+  folder.write("run/model.bin", "");
+  folder.write("run/random_states_1.safetensors", "");
+  folder.write("run/state_rank_1.json", "");
+  write_plain(store, folder.file("run"), "one");
+  EXPECT_EQ(store.open(folder.file("run")).manifest().size(), 1U);
   write_checkpoint(folder.file("durable"), "x");
   EXPECT_EQ(store.open(folder.file("durable")).manifest().size(), 3U);
 }

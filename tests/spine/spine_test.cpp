@@ -6,7 +6,9 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <typeinfo>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "ladder/comm/init_process_group.h"
 #include "ladder/core/error.h"
 #include "ladder/core/log.h"
+#include "ladder/launch/launch_environment.h"
 #include "ladder/monitor/training_monitor.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/ops.h"
@@ -73,11 +76,31 @@ TEST(Spine, HasTheEntriesOfNoShelf) {
     EXPECT_EQ(typeid(checkpoint_store()), typeid(CheckpointStore));
     EXPECT_EQ(ops().linear, plain::linear);
     EXPECT_EQ(ops().counter_mask, counter_mask_by_tensors);
-    StepObservers observers;  // one of fingerprints would miss its file
-    usual_observers(observers, {.fingerprint = 1}, {.group = group}, *mnist::make_basic_net());
+    StepObservers observers;
+    const auto network = mnist::make_basic_net();
+    usual_observers(observers, {}, {.group = group}, *network);
+    EXPECT_ERROR(usual_observers(observers, {.fingerprint = 1}, {.group = group}, *network),
+                 UsageError, "hint: link ladder::observe");
     torch::optim::Adam adam({torch::zeros({1}).requires_grad_()});
     EXPECT_ERROR(stateful(adam), UsageError, "hint: use ladder::AdamW or ladder::SGD, or link");
   });
+}
+
+TEST(Spine, RefusesATaskOfALauncherThatItDoesNotRead) {
+  const auto read = [](std::map<std::string, std::string> set) {
+    return read_launch_environment({}, [=](const auto& name) {
+      const auto found = set.find(name);
+      return found == set.end() ? std::nullopt : std::optional(found->second);
+    });
+  };
+  EXPECT_ERROR(read({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}), UsageError,
+               "OMPI_COMM_WORLD_RANK: set by mpirun, whose variables this program does not read");
+  const std::map<std::string, std::string> shell = {{"SLURM_PROCID", "0"},
+                                                    {"SLURM_STEP_NUM_TASKS", "2"}};
+  EXPECT_EQ(read(shell).launcher, "single");
+  auto step = shell;
+  step["SLURM_STEP_ID"] = "1";
+  EXPECT_ERROR(read(step), UsageError, "hint: link ladder::launchers, or set RANK");
 }
 
 TEST(Spine, TwoRanksTrainBasicNetToTheWeightsOfOne) {
