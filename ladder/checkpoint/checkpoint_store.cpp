@@ -32,7 +32,8 @@ bool is_part(const std::string& name) {
 class PlainDraft : public CheckpointDraft {
  public:
   explicit PlainDraft(const std::string& path)
-      : path_(without_slash(path)), partial_(partial_checkpoint(path)) {
+      : path_(require_checkpoint_name("checkpoint", path, "checkpoints/checkpoint_1")),
+        partial_(partial_checkpoint(path_)) {
     remove_all(partial_);
     create_directories_synced(partial_);
     const auto replaced = replaced_checkpoint(path_);

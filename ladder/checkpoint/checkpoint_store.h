@@ -17,7 +17,8 @@ struct CheckpointPart;
 class Log;
 class ProcessGroup;
 
-// The lengths and hashes of the files of a checkpoint, by name.
+// The lengths and hashes of the files of a checkpoint, by name; opened by a plain store, without
+// hashes.
 using CheckpointManifest = std::map<std::string, FileDigest, std::less<>>;
 
 // A checkpoint whose files were complete when it was opened.
@@ -69,7 +70,8 @@ class CheckpointStore {
  public:
   virtual ~CheckpointStore() = default;
 
-  // Refuses (SystemError), now or in commit(), to replace what is not a checkpoint.
+  // Refuses (SystemError), now or in commit(), to replace what is not a checkpoint. UsageError as
+  // require_checkpoint_name.
   virtual std::unique_ptr<CheckpointDraft> begin(const std::string& path,
                                                  const CheckpointOptions& options) const;
   // The folder that `path` leads to at this moment. It need not exist.

@@ -565,6 +565,7 @@ TEST(PlainStore, FindsTheOldCheckpointAfterAKillBetweenTwoNames) {
 TEST(PlainStore, ReplacesNoOtherFolder) {
   const TemporaryFolder folder;
   const CheckpointStore store;
+  EXPECT_ERROR(store.begin(folder.file(".."), {}), UsageError, "a folder with a name of its own");
   folder.write("photos/holiday.jpg", "");
   EXPECT_ERROR(write_plain(store, folder.file("photos"), "x"), SystemError,
                "a checkpoint has no holiday.jpg: name another folder");
