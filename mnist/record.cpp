@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ladder/amp/precision.h"
+#include "ladder/comm/sent_bytes.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/clock.h"
 #include "ladder/core/error.h"
@@ -22,7 +23,6 @@
 #include "ladder/io/atomic_file.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
-#include "ladder/shm/sent_bytes.h"
 
 namespace mnist {
 namespace {

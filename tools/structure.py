@@ -26,20 +26,22 @@ SHELVES = {
     "guest": "guest/ optim/torch_lr_scheduler checkpoint/optimizer_archive",
     "kernels": "kernels/",
     "launchers": "launchers/",
-    "observe": "observe/ monitor/fingerprint monitor/step_trace monitor/progress_bar io/json_lines "
+    "observe": "observe/ monitor/fingerprint monitor/step_trace monitor/progress_bar "
                "monitor/observers accelerate/trackers accelerate/event_file",
-    "shm": "shm/ comm/shared_memory comm/sent_bytes",
+    "shm": "shm/ comm/shared_memory",
     "trainer": "trainer/",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 EXACT = re.compile("[Ee]xact(?!ly)")
-OPTION = re.compile(r"\bper_device_train_batch_size\b")
+# A field, a row of a table, a text in quotes; not where the training uses the value.
+OPTION = re.compile(r'^ +[\w:]+ per_device_train_batch_size\b|::per_device_train_batch_size>|'
+                    r'"per_device_train_batch_size"', re.MULTILINE)
 BUDGETS = {
     "files of ladder/ that stage 0 reaches": 90,
     "lines of them": 8500,
     "modules of shelves that modules of the spine include": 0,
     "files outside exact/ that name exact sums": 12,
-    "files that name per_device_train_batch_size": 2,
+    "places that define per_device_train_batch_size": 2,
     "lines of accelerator.h and accelerator.cpp": 710,
 }
 

@@ -19,10 +19,10 @@
 #include "bench/links/spans.h"
 #include "bench/links/variants.h"
 #include "ladder/comm/init_process_group.h"
+#include "ladder/comm/sent_bytes.h"
 #include "ladder/core/device.h"
 #include "ladder/core/error.h"
 #include "ladder/launch/exit_status.h"
-#include "ladder/shm/sent_bytes.h"
 
 namespace ladder::bench {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "ladder/observe/json_lines.h"
+#include "ladder/io/json_lines.h"
 
 namespace ladder {
 

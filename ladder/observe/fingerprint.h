@@ -8,8 +8,8 @@
 #include <string>
 
 #include "ladder/data/batch.h"
+#include "ladder/io/json_lines.h"
 #include "ladder/monitor/step_observer.h"
-#include "ladder/observe/json_lines.h"
 
 namespace ladder {
 

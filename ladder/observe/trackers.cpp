@@ -11,8 +11,8 @@
 
 #include "ladder/core/error.h"
 #include "ladder/io/json.h"
+#include "ladder/io/json_lines.h"
 #include "ladder/observe/event_file.h"
-#include "ladder/observe/json_lines.h"
 
 namespace ladder {
 namespace {

@@ -24,8 +24,8 @@
 #include <thread>
 
 #include "ladder/comm/errors.h"
+#include "ladder/comm/sent_bytes.h"
 #include "ladder/core/error.h"
-#include "ladder/shm/sent_bytes.h"
 
 namespace ladder {
 

@@ -16,8 +16,8 @@
 
 #include "ladder/comm/backends.h"
 #include "ladder/comm/gloo_backend.h"
+#include "ladder/comm/sent_bytes.h"
 #include "ladder/core/tensor_form.h"
-#include "ladder/shm/sent_bytes.h"
 #include "ladder/shm/shared_memory.h"
 
 namespace ladder {

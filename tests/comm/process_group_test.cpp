@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "ladder/comm/c10d_group.h"
+#include "ladder/comm/sent_bytes.h"
 #include "ladder/comm/texts.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
-#include "ladder/shm/sent_bytes.h"
 #include "ladder/shm/shared_memory.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"

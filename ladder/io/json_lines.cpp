@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/observe/json_lines.h"
+#include "ladder/io/json_lines.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

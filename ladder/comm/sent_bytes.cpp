@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/shm/sent_bytes.h"
+#include "ladder/comm/sent_bytes.h"
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
