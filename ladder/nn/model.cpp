@@ -21,6 +21,15 @@ ModelWrapper::ModelWrapper(std::shared_ptr<Model> module) {
   module_ = register_module("module", std::move(module));
 }
 
+torch::Tensor Model::operator()(const Inputs& inputs) {
+  if (hooks_.empty()) return forward(inputs);
+  auto own = inputs;
+  for (const auto& hook : hooks_) own = hook.before(own);
+  auto output = forward(own);
+  for (const auto& hook : hooks_) output = hook.after(output);
+  return output;
+}
+
 std::shared_ptr<Model> Model::new_like() const {
   throw UsageError::conflict(name(), "new_like() is not overridden, and replicas need it",
                              "return ladder::new_network_like(*this, options_), or use "

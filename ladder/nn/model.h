@@ -7,6 +7,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -40,6 +41,18 @@ class Model : public torch::nn::Module {
   // Not thread-safe.
   virtual torch::Tensor forward(const Inputs& inputs) = 0;
 
+  // forward, with the hooks of this module around it, as Python's module(inputs). So a network
+  // calls the Models in it: FullyShardedDataParallel makes their parameters whole by hooks.
+  torch::Tensor operator()(const Inputs& inputs);
+
+  // `before` turns the inputs of each such call into those of forward, `after` its output into that
+  // of the call. Python: register_forward_pre_hook, register_forward_hook.
+  struct ForwardHooks {
+    std::function<Inputs(const Inputs& inputs)> before;
+    std::function<torch::Tensor(const torch::Tensor& output)> after;
+  };
+  void register_forward_hooks(ForwardHooks hooks) { hooks_.push_back(std::move(hooks)); }
+
   // A second model with equal values in tensors of its own, on the same device and in the same
   // modes, for the replicas of DataParallel and ExactDataParallel. Leaves the random generator
   // unchanged; torch::nn::Module::clone does not, because it initialises again. For a network that
@@ -53,6 +66,9 @@ class Model : public torch::nn::Module {
 
   // The network within wrappers, whose names the files have.
   virtual const torch::nn::Module& unwrapped() const { return *this; }
+
+ private:
+  std::vector<ForwardHooks> hooks_;
 };
 
 // A Model around a Model, its submodule `module`, so names in its state dictionary begin with

@@ -11,25 +11,44 @@ namespace {
 
 // Travels with a tensor, also through Module::to.
 struct PartMark : c10::BackendMeta {
-  explicit PartMark(ProcessGroup of) : group(std::move(of)) {}
+  PartMark(ProcessGroup of, std::optional<ShardOfParameter> own)
+      : group(std::move(of)), shard(std::move(own)) {}
   ProcessGroup group;
+  std::optional<ShardOfParameter> shard;
 };
+
+PartMark* mark_of(const torch::Tensor& parameter) {
+  return dynamic_cast<PartMark*>(parameter.unsafeGetTensorImpl()->get_backend_meta());
+}
 
 }  // namespace
 
-void mark_as_part(const std::vector<torch::Tensor>& parameters, const ProcessGroup& group) {
+void mark_as_part(const std::vector<torch::Tensor>& parameters, const ProcessGroup& group,
+                  const std::optional<ShardOfParameter>& shard) {
   if (group.world_size() == 1) return;
-  const auto mark = c10::make_intrusive<PartMark>(group);
+  const auto mark = c10::make_intrusive<PartMark>(group, shard);
   for (const auto& parameter : parameters) parameter.unsafeGetTensorImpl()->set_backend_meta(mark);
 }
 
 std::optional<ProcessGroup> group_of_parts(const std::vector<torch::Tensor>& parameters) {
   for (const auto& parameter : parameters) {
-    const auto* const mark =
-        dynamic_cast<PartMark*>(parameter.unsafeGetTensorImpl()->get_backend_meta());
-    if (mark != nullptr) return mark->group;
+    if (const auto* const mark = mark_of(parameter)) return mark->group;
   }
   return std::nullopt;
+}
+
+const ShardOfParameter* shard_of(const torch::Tensor& parameter) {
+  const auto* const mark = mark_of(parameter);
+  return mark == nullptr || !mark->shard ? nullptr : &*mark->shard;
+}
+
+void require_whole(std::string_view where, const std::vector<torch::Tensor>& parameters) {
+  for (const auto& parameter : parameters) {
+    const auto* const shard = shard_of(parameter);
+    if (shard == nullptr || parameter.sizes() == shard->sizes) continue;
+    throw UsageError::conflict(where, "the parameters are divided among the ranks",
+                               "call unshard() of FullyShardedDataParallel on all ranks before");
+  }
 }
 
 void require_no_parts(std::string_view where, const std::vector<torch::Tensor>& parameters,
@@ -37,8 +56,10 @@ void require_no_parts(std::string_view where, const std::vector<torch::Tensor>& 
   const auto cut_over = group_of_parts(parameters);
   if (!cut_over || c10d_group(*cut_over) != c10d_group(group)) return;
   throw UsageError::conflict(
-      where, "the parameters are those of one stage of a pipeline: its ranks have other layers",
-      "give PipelineStage alone; replicas of a stage need a group of their own");
+      where,
+      "the parameters are divided over these ranks already, by PipelineStage or "
+      "FullyShardedDataParallel",
+      "divide them once; replicas of a part need a group of their own");
 }
 
 }  // namespace ladder

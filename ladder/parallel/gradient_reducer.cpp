@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/utils.h>
-#include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
@@ -23,19 +22,14 @@
 #include "ladder/core/error.h"
 #include "ladder/nn/model.h"
 #include "ladder/parallel/averaged_gradient.h"
+#include "ladder/parallel/flat_layout.h"
 #include "ladder/parallel/replica_check.h"
-#include "ladder/parallel/version_counter_guard.h"
 
 namespace ladder {
 namespace {
 
-constexpr std::size_t kBroadcastBytes = std::size_t{250} << 20U;
 constexpr const char* kDdp = "DistributedDataParallel";
 constexpr double kBytesPerMib = 1024.0 * 1024.0;
-
-// While it lives, autograd does not know views as such. LibTorch's Optimizer::zero_grad detaches
-// gradients, which autograd refuses for its views.
-using PlainViews = at::AutoDispatchBelowADInplaceOrView;
 
 // The trained parameters, each once, with their names.
 struct Trained {
@@ -304,14 +298,7 @@ struct GradientReducer::Impl : public std::enable_shared_from_this<Impl> {
         "remove unused parameters from the model, or set find_unused_parameters");
   }
 
-  void broadcast_buffers() const {
-    const auto buffers = unique_tensors(module.buffers());
-    if (buffers.empty()) return;
-    const torch::NoGradGuard no_grad;
-    const VersionCounterGuard keep(buffers);
-    run_collective(group, "broadcast of the buffers",
-                   [&] { c10d::broadcast_coalesced(c10d_group(group), buffers, kBroadcastBytes); });
-  }
+  void broadcast_buffers() const { ladder::broadcast_buffers(module, group); }
 
   bool is_frozen() const {
     return std::ranges::none_of(trained.tensors, &torch::Tensor::requires_grad);

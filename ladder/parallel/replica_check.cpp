@@ -21,6 +21,7 @@
 #include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/network_part.h"
+#include "ladder/parallel/version_counter_guard.h"
 
 namespace ladder {
 namespace {
@@ -48,6 +49,14 @@ torch::Tensor sum_of_bits(const torch::Tensor& tensor) {
   const auto real = tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
   const auto log_size = std::countr_zero(static_cast<unsigned>(real.element_size()));
   return real.detach().view(kIntegers[static_cast<std::size_t>(log_size)]).sum(torch::kInt64);
+}
+
+void broadcast_all(const char* operation, const std::vector<torch::Tensor>& tensors,
+                   const ProcessGroup& group) {
+  constexpr std::size_t kPieceBytes = std::size_t{250} << 20U;
+  const torch::NoGradGuard no_grad;
+  run_collective(group, operation,
+                 [&] { c10d::broadcast_coalesced(c10d_group(group), tensors, kPieceBytes); });
 }
 
 }  // namespace
@@ -101,11 +110,13 @@ void DriftWatch::compare(const std::vector<torch::Tensor>& parameters,
 }
 
 void broadcast_replica(const torch::nn::Module& module, const ProcessGroup& group) {
-  constexpr std::size_t kPieceBytes = std::size_t{250} << 20U;
-  const torch::NoGradGuard no_grad;
-  const auto all = unique_tensors(module);
-  run_collective(group, "broadcast of the model",
-                 [&] { c10d::broadcast_coalesced(c10d_group(group), all, kPieceBytes); });
+  broadcast_all("broadcast of the model", unique_tensors(module), group);
+}
+
+void broadcast_buffers(const torch::nn::Module& module, const ProcessGroup& group) {
+  const auto buffers = unique_tensors(module.buffers());
+  const VersionCounterGuard keep(buffers);
+  if (!buffers.empty()) broadcast_all("broadcast of the buffers", buffers, group);
 }
 
 }  // namespace ladder

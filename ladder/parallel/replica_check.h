@@ -43,4 +43,8 @@ class DriftWatch {
 // Gives the replicas of all ranks the parameters and buffers of rank 0. A collective.
 void broadcast_replica(const torch::nn::Module& module, const ProcessGroup& group);
 
+// The same for the buffers alone, hidden from autograd: a backward does not read running
+// statistics.
+void broadcast_buffers(const torch::nn::Module& module, const ProcessGroup& group);
+
 }  // namespace ladder

@@ -16,6 +16,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/tensor_form.h"
 #include "ladder/optim/network_part.h"
+#include "ladder/parallel/flat_layout.h"
 
 namespace ladder {
 namespace {
@@ -23,19 +24,6 @@ namespace {
 using Group = torch::optim::OptimizerParamGroup;
 
 constexpr const char* kZero = "ZeroRedundancyOptimizer";
-
-// Each parameter begins and each part ends at a multiple, so an element is in the same place of a
-// kernel's vectors as in the whole parameter, and its bits are the same.
-constexpr std::int64_t kAlignment = 64;
-
-std::int64_t aligned(std::int64_t elements) {
-  return (elements + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-// The memory of a dense tensor, in its order, as a vector.
-torch::Tensor in_memory_order(const torch::Tensor& tensor) {
-  return tensor.as_strided({tensor.numel()}, {1});
-}
 
 }  // namespace
 

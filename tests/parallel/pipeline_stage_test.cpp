@@ -195,10 +195,10 @@ TEST_ON_RANKS(PipelineStage, RefusesToBeTakenForAReplica, 2) {
   const auto own = std::make_shared<OneWeight>();
   const PipelineStage stage(own, group);
   EXPECT_ERROR(DistributedDataParallel(own, group), UsageError,
-               "model: the parameters are those of one stage of a pipeline");
+               "model: the parameters are divided over these ranks already");
   SGD optimizer(own->parameters());
   EXPECT_ERROR(ZeroRedundancyOptimizer(optimizer, group), UsageError,
-               "ZeroRedundancyOptimizer: the parameters are those of one stage of a pipeline");
+               "ZeroRedundancyOptimizer: the parameters are divided over these ranks already");
 }
 
 // A layer whose output does not depend on its input, in the last stage.

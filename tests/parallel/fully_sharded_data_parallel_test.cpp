@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ladder/parallel/fully_sharded_data_parallel.h"
+
+#include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ladder/core/error.h"
+#include "ladder/nn/state_dict.h"
+#include "ladder/optim/adam.h"
+#include "ladder/optim/clip_grad.h"
+#include "ladder/optim/sgd.h"
+#include "ladder/parallel/distributed_data_parallel.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/ranks.h"
+#include "tests/support/replicas.h"
+#include "tests/support/small_modules.h"
+#include "tests/support/training.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::int64_t kWidth = 49;  // sizes that no number of ranks divides
+
+// A layer that adds to its input, of two linear ones.
+struct Layer : Model {
+  Layer()
+      : up(register_module("up", torch::nn::Linear(kWidth, 2 * kWidth))),
+        down(register_module("down", torch::nn::Linear(2 * kWidth, kWidth))) {}
+  torch::Tensor forward(const Inputs& inputs) override {
+    return inputs.only() + down->forward(torch::relu(up->forward(inputs.only())));
+  }
+  torch::nn::Linear up;
+  torch::nn::Linear down;
+};
+
+struct Stack : Model {
+  explicit Stack(int depth = 3) : head(register_module("head", torch::nn::Linear(kWidth, 10))) {
+    for (int i = 0; i < depth; ++i) {
+      layers.push_back(register_module("layer" + std::to_string(i), std::make_shared<Layer>()));
+    }
+  }
+  torch::Tensor forward(const Inputs& inputs) override {
+    auto x = torch::avg_pool2d(inputs.only(), 4).flatten(1);
+    for (const auto& layer : layers) x = calls_forward ? layer->forward(x) : (*layer)(x);
+    return torch::log_softmax(at_least_float32(head->forward(x)), 1);
+  }
+  std::vector<std::shared_ptr<Layer>> layers;
+  torch::nn::Linear head;
+  bool calls_forward = false;
+};
+
+std::shared_ptr<Model> stack() {
+  torch::manual_seed(42);
+  return std::make_shared<Stack>();
+}
+
+using Networks = std::vector<std::pair<const Recipe&, std::function<std::shared_ptr<Model>()>>>;
+const Networks& networks() {
+  static const Networks all = {{basicnet(), stack},
+                               {basicnet(), [] { return first_model(basicnet()); }},
+                               {convnet(), [] { return first_model(convnet()); }}};
+  return all;
+}
+
+Batch batch_of_step(int step, const ProcessGroup& group) {
+  return slice_of(random_batch(7, static_cast<std::uint64_t>(step + 1)), group.rank(),
+                  group.world_size());
+}
+
+void train_some(ReplicatedModel& model, const Recipe& recipe, const ProcessGroup& group) {
+  const auto optimizer = recipe.make_optimizer(model.parameters());
+  train(model, *optimizer, recipe, 3, [&](int step) { return batch_of_step(step, group); });
+  model.zero_grad();
+  for (const bool last : {false, true}) {
+    const auto pause = model.no_sync(!last);
+    loss_of(model, recipe, batch_of_step(3, group)).backward();
+  }
+  optimizer->step();
+}
+
+std::string whole_hash(FullyShardedDataParallel& model) {
+  model.unshard();
+  return weights_sha256(unwrapped_state_dict(model));
+}
+
+void expect_weights_of_ddp(const ProcessGroup& group) {
+  for (const auto& [recipe, make] : networks()) {
+    DistributedDataParallel ddp(make(), group);
+    train_some(ddp, recipe, group);
+    ddp.eval();
+    const auto expected = weights_sha256(unwrapped_state_dict(ddp));
+    for (const auto& options :
+         {FullyShardedOptions{}, FullyShardedOptions{.reshard_after_forward = true},
+          FullyShardedOptions{.reshard_after_forward = false, .prefetch = false}}) {
+      SCOPED_TRACE(recipe.name());
+      FullyShardedDataParallel model(make(), group, options);
+      train_some(model, recipe, group);
+      model.eval();
+      EXPECT_EQ(whole_hash(model), expected);
+    }
+  }
+}
+
+class FullySharded : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, FullySharded, testing::Values(1, 2, 3, 4));
+
+TEST_P(FullySharded, HasTheWeightsOfDistributedDataParallel) {
+  run_ranks(GetParam(), expect_weights_of_ddp, {.backend = "shm"});
+}
+
+TEST_ON_RANKS(FullyShardedDataParallel, HasTheWeightsOfDistributedDataParallelOverGloo, 2) {
+  expect_weights_of_ddp(group);
+}
+
+TEST_P(FullySharded, KeepsItsShareOfParametersGradientsAndState) {
+  run_ranks(GetParam(), [](const ProcessGroup& group) {
+    const auto network = stack();
+    std::int64_t elements = 0;
+    for (const auto& parameter : network->parameters()) elements += parameter.numel();
+    FullyShardedDataParallel model(network, group, {.prefetch = false});
+    AdamW optimizer(model.parameters());
+    train(model, optimizer, basicnet(), 1, [&](int step) { return batch_of_step(step, group); });
+    auto sums = torch::zeros({3}, torch::kInt64);
+    for (const auto& parameter : model.parameters()) {
+      sums[0] += parameter.numel();
+      sums[1] += parameter.grad().defined() ? parameter.grad().numel() : 0;
+    }
+    for (const auto& [name, tensor] : optimizer.state_dict(model).tensors) {
+      if (name.ends_with("exp_avg")) sums[2] += tensor.numel();
+    }
+    const auto units = model.units();
+    std::int64_t share = 0;
+    for (const auto& unit : units) share += unit.shard;
+    EXPECT_LE(sums[0].item<std::int64_t>(), group.world_size() == 1 ? elements : share);
+    group.all_reduce(sums);
+    EXPECT_TRUE(sums.eq(elements).all().item<bool>()) << sums;
+    if (group.world_size() == 1) return;
+    // The most at the end of a layer's backward: itself and the outermost unit, and its gradients.
+    ASSERT_EQ(units.size(), 4);
+    EXPECT_LE(share, elements / group.world_size() + 4 * 2 * 64 * 2);
+    EXPECT_EQ(model.most_whole_bytes(), 4 * (units[0].whole + 2 * units[1].whole));
+  });
+}
+
+TEST_ON_RANKS(FullyShardedDataParallel, ClipsByTheNormOfAllShards, 3) {
+  DistributedDataParallel ddp(stack(), group);
+  FullyShardedDataParallel model(stack(), group);
+  for (ReplicatedModel* each :
+       {static_cast<ReplicatedModel*>(&ddp), static_cast<ReplicatedModel*>(&model)}) {
+    run_backward(*each, basicnet(), batch_of_step(0, group));
+  }
+  const auto expected = clip_grad_norm_(ddp.parameters(), 0.1).item<double>();
+  EXPECT_NEAR(clip_grad_norm_(model.parameters(), 0.1).item<double>(), expected, 1e-6 * expected);
+}
+
+// Rounded to 16 bits: 8 significant bits, so the output is near by 2 percent.
+TEST_ON_RANKS(FullyShardedDataParallel, ComputesIn16BitsAndStepsIn32, 2) {
+  FullyShardedDataParallel exact(stack(), group);
+  FullyShardedDataParallel model(stack(), group, {.param_precision = Precision::kBf16});
+  const auto batch = batch_of_step(0, group);
+  const auto expected = exact.forward(batch.inputs);
+  const auto output = model.forward(batch.inputs);
+  EXPECT_EQ(output.scalar_type(), torch::kFloat32);
+  EXPECT_FALSE(torch::equal(output, expected));
+  EXPECT_TRUE(torch::allclose(output, expected, 0.02, 0.02));
+  output.sum().backward();
+  SGD optimizer(model.parameters(), {.lr = 0.1});
+  optimizer.step();
+  for (const auto& parameter : model.parameters()) {
+    EXPECT_EQ(parameter.scalar_type(), torch::kFloat32);
+  }
+}
+
+TEST_ON_RANKS(FullyShardedDataParallel, RefusesWhatItWouldTrainWrong, 2) {
+  const auto images = random_batch(2).inputs;
+  const auto uncalled = std::make_shared<Stack>();
+  uncalled->calls_forward = true;
+  FullyShardedDataParallel without_call(uncalled, group);
+  EXPECT_ERROR(without_call.forward(images), UsageError,
+               "the network used parameters of layer0, which was not called");
+
+  const auto tied = std::make_shared<Stack>();
+  for (const auto& layer : tied->layers) layer->register_module("tied", tied->head);
+  EXPECT_ERROR(FullyShardedDataParallel(tied, group), UsageError,
+               "two units share a parameter: head.weight and layer0.tied.weight");
+  EXPECT_ERROR(FullyShardedDataParallel(stack(), group, {.units = {{"head"}}}), UsageError,
+               "units: expected a Model with parameters named head");
+  const auto doubles = stack();
+  doubles->to(torch::kFloat64);
+  EXPECT_ERROR(FullyShardedDataParallel(doubles, group), UsageError, "expected Float");
+
+  const auto sharded = stack();
+  const FullyShardedDataParallel model(sharded, group);
+  EXPECT_ERROR(DistributedDataParallel(sharded, group), UsageError,
+               "the parameters are divided over these ranks already");
+}
+
+}  // namespace
+}  // namespace ladder
