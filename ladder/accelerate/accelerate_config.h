@@ -13,24 +13,11 @@
 
 namespace ladder {
 
-// The configuration of a training under the Accelerator.
+// The configuration of a training under the Accelerator: the variables that `accelerate launch`
+// sets, and the file of `accelerate config` if AcceleratorOptions::config_file names it.
 //
-// In Python, `accelerate config` writes a YAML file; `accelerate launch` reads it, starts the
-// processes and passes the settings to each through environment variables; `Accelerator(...)` in
-// the script reads those. This library reads the same variables, and the same file itself if
-// AcceleratorOptions::config_file names it.
-//
-// Precedence, highest first; below them are the defaults:
-//
-//   1. the options of the program:       AcceleratorOptions::mixed_precision
-//   2. the environment:                  ACCELERATE_MIXED_PRECISION
-//   3. the configuration file:           mixed_precision: bf16
-//
-// As in the Python package, version 1.15, two settings differ:
-//   - ACCELERATE_GRADIENT_ACCUMULATION_STEPS takes precedence over the option;
-//   - use_cpu is true if the option or ACCELERATE_USE_CPU is true, whatever the other is.
-// In Python the file takes precedence over the variables of the shell, because `accelerate launch`
-// overwrites them; a program started by it reads the result as its environment.
+// Precedence, highest first: the options of the program, the environment, the file, the defaults.
+// docs/reference/5-accelerator.md, "Configuration", has an example and two exceptions.
 
 // The kind of processes in the file.
 enum class DistributedType {
@@ -63,13 +50,10 @@ struct AccelerateConfig {
 
 // Reads the file that `accelerate config` writes, as YAML or JSON; see io/yaml.h for the limits.
 //
-// The keys are those of the Python package; both refuse unknown ones. Sections for features that
-// this library lacks (deepspeed_config, fsdp_config, megatron_lm_config, fp8_config,
-// parallelism_config, mpirun_config, a dynamo_config with a backend, TPUs) must be empty. Keys that
-// only `accelerate launch` needs (rdzv_backend, same_network, main_training_function) are ignored.
-// Stricter than Python: a key may occur once, numbers must be numbers, and distributed_type must be
-// one of DistributedType. More lenient: a bare `no` is the precision no; Python reads false, and
-// stops.
+// The keys are those of the Python package; unknown ones are refused. Sections for features that
+// this library lacks, such as deepspeed_config, must be empty. Keys that only `accelerate launch`
+// needs are ignored. Stricter than Python: a key may occur once, numbers must be numbers, and
+// distributed_type must be one of DistributedType. More lenient: a bare `no` is the precision no.
 //
 // Throws UsageError (exit code 2) that begins with file and line and names the key.
 void read_config_file(const std::string& path, AccelerateConfig& config);
@@ -80,9 +64,8 @@ void parse_config_file(std::string_view bytes, const std::string& name, Accelera
 // a column of the table in accelerate_config.cpp.
 //
 // ACCELERATE_DYNAMO_BACKEND must be "no", and ACCELERATE_USE_DEEPSPEED, _USE_FSDP, _USE_MEGATRON_LM
-// and _USE_PARALLELISM_CONFIG must not be true: this library does not compile or shard models. Rank
-// and address are read by launch_environment.h, OMP_NUM_THREADS by threads.h. An empty variable
-// counts as unset. Throws UsageError naming the variable.
+// and _USE_PARALLELISM_CONFIG must not be true. An empty variable counts as unset. UsageError names
+// the variable.
 void read_accelerate_environment(AccelerateConfig& config,
                                  const VariableLookup& lookup = environment_variable);
 

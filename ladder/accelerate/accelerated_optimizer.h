@@ -25,9 +25,7 @@ namespace ladder {
 // scale.
 //
 // zero_grad() clears gradients that a step has used, and never those that the window's step still
-// has to use. Python clears these as well, in the last batch of a window, if zero_grad() comes
-// between accumulate() and backward(): there the step sees one batch. In all other orders of
-// accumulate, zero_grad, backward and step the weights equal Python's.
+// has to use; see docs/reference/5-accelerator.md, "Accumulation".
 //
 // Several optimizers in fp16 share the scaler, and each step chooses a next scale, as in Python. A
 // loop that steps two optimizers per backward uses a GradScaler itself: step each, then one update.
@@ -103,9 +101,8 @@ using PreparedOptimizers = std::vector<std::shared_ptr<AcceleratedOptimizer>>;
 // Otherwise it steps steps_per_call() times: in Python the number of processes where the global
 // batch grows with them; see AcceleratorOptions::scheduler_steps_per_call.
 //
-// In fp16 only the GPU knows at first whether a step was skipped. The scheduler follows before the
-// optimizer's next step, by when the GPU has other work, or when it is asked: last_lr() is always
-// right, and waits. The learning rate in the optimizer's options follows with it.
+// In fp16, the scheduler follows a step before the optimizer's next one, without a wait for a GPU,
+// or when last_lr() is called, which waits. The rate in the optimizer's options follows with it.
 // Python's counterpart: accelerate.scheduler.AcceleratedScheduler.
 class AcceleratedScheduler {
  public:

@@ -52,18 +52,14 @@ namespace ladder {
 //       optimizer->zero_grad();
 //     }
 //
-// The same program runs alone, under torchrun, mpirun, srun or `accelerate launch`, and under
-// function_launcher. Construction reads the launcher's variables (see init_process_group) and the
-// configuration (accelerate_config.h), and chooses device, precision and threads. It is a
-// collective, and with several processes must come after any fork.
+// The same program runs alone and under any launcher (see init_process_group), and under
+// function_launcher. Construction is a collective, after any fork: it reads the configuration
+// (accelerate_config.h), makes the process group of this start, and chooses device, precision and
+// threads. Prepared objects share its state, and must not be used after it. Use it from one thread.
+// Comments name the collectives; every rank calls them.
 //
-// It makes the process group of this start: use process_group() where another part needs one. A
-// second init_process_group finds the port of the first in use.
-//
-// Not copied, not moved: prepared objects share its state, and must not be used after it. Use it
-// from one thread. Comments name the collectives; every rank calls them.
-//
-// Python's counterpart, with the same names: accelerate.Accelerator, version 1.15.
+// Explained in docs/reference/5-accelerator.md. Python's counterpart, with the same names:
+// accelerate.Accelerator, version 1.15.
 class Accelerator {
  public:
   // Throws UsageError for contradictory or unsupported settings (see accelerate_config.h), and for
@@ -93,16 +89,13 @@ class Accelerator {
   // --- Preparing ---
 
   // Prepares each object for any number of processes, and returns them in the same order: a tuple,
-  // or the object itself if there is one. Takes any number, in any order, repeatedly: modules,
-  // optimizers, schedules, loaders and other ranges of batches. prepare.h lists what becomes of
-  // each. A collective. BatchNorm stays local; for global statistics, call
-  // convert_sync_batchnorm(*model, accelerator.process_group()) before.
+  // or the object itself if there is one. prepare.h lists what becomes of each. A collective.
+  // BatchNorm stays local; see convert_sync_batchnorm.
   //
   // Throws UsageError for an optimizer or a dtype that no checkpoint could save. With a
   // project_dir, the first backward throws for an optimizer whose models are not prepared; on
-  // several processes, the first step of an optimizer with parameters whose gradients no
-  // wrapper averages (averaged_gradient.h), or the second backward if that optimizer is not
-  // prepared.
+  // several processes, a step or backward for weights that no wrapper averages
+  // (averaged_gradient.h).
   template <typename... Objects>
   auto prepare(Objects&&... objects) {
     if constexpr (sizeof...(Objects) == 1) {
@@ -161,8 +154,7 @@ class Accelerator {
 
   // For one batch of an accumulation window. Decides whether a step follows the batch; if not, the
   // gradients of these models are not synchronised. Create it before the forward, once per batch;
-  // it must live until the backward is done. Drops a window that an earlier pass left by `break`,
-  // with a log line; Python adds it to the next one.
+  // it must live until the backward is done. Drops a window that an earlier pass left by `break`.
   class Accumulation {
    public:
     Accumulation() = default;
@@ -182,40 +174,28 @@ class Accelerator {
     }
   }
 
-  // While it lives, backward does not synchronise gradients: for a loop with its own windows, such
-  // as no_sync(*model, i + 1 < parts). False pauses nothing.
+  // While it lives, backward does not synchronise gradients. False pauses nothing.
   [[nodiscard]] Accumulation no_sync(torch::nn::Module& module, bool when = true);
 
   // Whether a step follows the current batch.
   bool sync_gradients() const { return shared_.gradients->sync_gradients(); }
   // The weight of the current batch in the loss of its accumulation window; see backward.
   double loss_weight() const { return shared_.gradients->loss_weight(); }
-  // For a loss over items that only the loop can count, such as rows, tokens or edges: `own` are
-  // those of this process's batch, and the mean over the items of all processes is
-  //     accelerator.backward(accelerator.num_items(own).mean(sum));
-  // The batch that a process without another repeats counts as 0. Batches of an accumulation window
-  // keep their weights in it; see backward. A collective.
+  // For a loss over items that only the loop can count, such as tokens: `own` are those of this
+  // process's batch, and num_items(own).mean(sum) is the mean over those of all processes. A batch
+  // that a process repeats counts as 0. A collective.
   NumItems num_items(std::int64_t own) const;
   int gradient_accumulation_steps() const { return shared_.gradients->num_steps(); }
   // From the next batch on. Throws UsageError in the middle of a window, or for a number below 1.
   void set_gradient_accumulation_steps(int steps) { shared_.gradients->set_num_steps(steps); }
 
-  // Ends an accumulation window without a step, and drops its gradients: before a save in the
-  // middle of one.
+  // Ends an accumulation window without a step, and drops its gradients.
   void drop_window();
 
-  // Multiplies the loss by loss_weight(), scales it for fp16, and calls backward. `loss` is a mean
-  // over the global batch (NumItems::mean). A plain mean over this process's part equals it only if
-  // all parts have one size, and is NaN for an empty part.
-  //
-  // The weight is the number of the batch's samples ÷ that of the window. Python divides by the
-  // number of batches, which makes a short last window of an epoch too weak. So does this library
-  // where it does not know the window: without a loader, and in a pass over JoinedBatches.
-  //
-  // Sends rank 0's buffers of a module that is frozen for now (FreezeGuard) to all ranks.
-  //
-  // With several optimizers, a log line warns once of an optimizer whose step uses gradients of a
-  // backward that another optimizer's step followed; see FreezeGuard.
+  // Multiplies the loss by loss_weight(), the samples of the batch ÷ those of the window (1 ÷ its
+  // batches without a loader, and for JoinedBatches); scales it for fp16; and calls backward.
+  // `loss` is a mean over the global batch (NumItems::mean), not over this process's part. A
+  // collective. Also sends rank 0's buffers of a module that is frozen for now (FreezeGuard).
   void backward(const torch::Tensor& loss);
 
   // Divides the gradients of all prepared optimizers by the fp16 scale, once per step.
@@ -246,11 +226,9 @@ class Accelerator {
     });
   }
 
-  // The same for the current batch of a prepared loader, without the samples that even_batches
-  // repeated: each sample once, in the loader's order. In a pass over JoinedBatches, without the
-  // batches that were repeated. Of several passes at once, the one that began last counts: with two
-  // loaders side by side, use gather for those of the other. Throws UsageError for a tensor that
-  // does not have one row per sample, such as a mean.
+  // The same for the current batch of a prepared loader, without repeated samples or batches: each
+  // sample once, in the loader's order. Of several passes at once, the one that began last counts.
+  // Throws UsageError for a tensor that does not have one row per sample, such as a mean.
   template <typename Structure>
   Structure gather_for_metrics(const Structure& data) const {
     return map_tensors(data, [this](const torch::Tensor& t) {
@@ -258,8 +236,7 @@ class Accelerator {
     });
   }
 
-  // By default the sum over the processes: of a NumItems::mean that is the number of processes ×
-  // the mean loss. Reduction::kMean divides.
+  // By default the sum over the processes; Reduction::kMean divides by their number.
   template <typename Structure>
   Structure reduce(const Structure& data, Reduction reduction = Reduction::kSum) const {
     return map_tensors(data, [&](const torch::Tensor& t) {
@@ -316,8 +293,7 @@ class Accelerator {
   }
 
   // Releases all prepared objects, or one (an optimizer with its schedules). Those with other
-  // owners keep working, but are in no checkpoint; to free their memory, release them first.
-  // Registered objects stay.
+  // owners keep working, but are in no checkpoint. Registered objects stay.
   void free_memory() { objects_.free_memory(); }
   template <typename Object>
   void free_memory(Object& object) {
@@ -331,13 +307,10 @@ class Accelerator {
 
   // --- Saving ---
 
-  // Writes the weights, without prefixes of wrappers, from the main process: a safetensors file
-  // that Python reads. A collective.
+  // Writes the weights, without prefixes of wrappers, as safetensors. A collective.
   void save_model(const torch::nn::Module& model, const std::string& path) const;
 
-  // Registers an object of the caller's, with a state_dict(), for save_state and load_state; see
-  // PreparedObjects::register_for_checkpointing. The object must outlive the Accelerator. `file`:
-  // its name in the checkpoint, such as "my_state.json".
+  // As PreparedObjects::register_for_checkpointing. The object must outlive the Accelerator.
   template <typename Object>
   void register_for_checkpointing(Object& object, const std::string& file = "") {
     objects_.register_for_checkpointing(object, file);
@@ -346,27 +319,21 @@ class Accelerator {
   // What tells this run from others that saved into its folder; see require_own_checkpoint.
   RunIdentity identity() const { return identity_of(parts_of(objects_.state())); }
 
-  // Writes a checkpoint: prepared models, optimizers, schedulers and loaders, the scaler, the
-  // random generators of every process, and registered objects. The folder is `path`, or the next
+  // Writes a checkpoint of all prepared and registered objects, the scaler and the random
+  // generators (training_state.h). The folder is `path`, or the next
   // project_dir/checkpoints/checkpoint_N, where checkpoints beyond total_limit are removed. Returns
-  // it. A collective.
-  //
-  // The folder is complete or does not exist; see checkpoint_folder.h. Throws UsageError in the
-  // middle of an accumulation window, whose gradients would be lost.
+  // it. A collective. Throws UsageError in the middle of an accumulation window.
   std::string save_state(const std::string& path = "", const SaveStateOptions& options = {}) {
     return project_.save_state(path, options);
   }
 
   // Loads a checkpoint: `path`, or the last one in a folder of checkpoints or a project_dir. "auto"
-  // is the newest one in project_dir that is intact; if there is none, nothing is loaded and the
-  // result is "", so one command serves the first start and every restart. A folder of this name is
-  // "./auto". A line of the log says which, and names damaged checkpoints.
+  // is the newest intact one in project_dir; if there is none, nothing is loaded and the result is
+  // "". Returns the checkpoint's folder. Call it after prepare and before the first batch. A
+  // collective. Objects of a kind are matched by the order of prepare.
   //
   // Checks everything, also against the prepared objects, before it changes anything: DataError,
-  // UsageError. Call it after prepare and before the first batch. A collective. Returns the
-  // checkpoint's folder. Project::load_state has what the run then equals. Objects of a kind are
-  // matched by the order of prepare, as in Python: two networks of one form that change places take
-  // each other's weights, without an error.
+  // UsageError. Project::load_state has what the run then equals.
   std::string load_state(const std::string& path = "") { return project_.load_state(path); }
 
   // The last checkpoint that this object has written or loaded; empty if none.
@@ -406,18 +373,13 @@ class Accelerator {
 };
 
 // Evaluates a classifier: a prepared model over a prepared loader, in evaluation mode and without
-// gradients. Counts every sample once: gather_for_metrics gathers the outputs of each batch and
-// removes repeated samples. The result is the same on all processes. A collective at each batch.
-//
-// Adding up the counts of the processes would count the samples that even_batches repeats twice.
+// gradients. Counts every sample once; the same result on all processes. A collective per batch.
 Evaluation evaluate(const Accelerator& accelerator, Model& model,
                     const AcceleratedDataLoader& loader, const LossSum& loss_sum);
 
-// Seeds PyTorch's generators of the CPU and the GPUs. After one seed, torch::randn draws the same
-// numbers on all processes: right for initial weights, wrong for noise. device_specific: with seed
-// + rank, so that processes draw different numbers; call it again so, after the weights. Noise that
-// does not depend on the number of processes: sample_noise (nn/sample_noise.h). Returns the seed
-// used.
+// Seeds PyTorch's generators of the CPU and the GPUs; device_specific: with seed + rank, for noise,
+// after the weights. Noise that does not depend on the number of processes: nn/sample_noise.h.
+// Returns the seed used.
 std::uint64_t set_seed(std::uint64_t seed, bool device_specific = false,
                        const ProcessGroup& group = ProcessGroup::single());
 

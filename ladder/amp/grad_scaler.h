@@ -49,11 +49,10 @@ class StepResult {
 
 // Loss scaling, for gradients in float16.
 //
-// float16 rounds values below 6e-8 to 0, and many gradients are smaller. So the loss, and with it
-// every gradient, is multiplied by a large scale before backward; the gradients are divided by it
-// before the optimizer's step. If gradients overflow to inf, the step is skipped and the scale is
-// halved. After 2000 steps without overflow it is doubled. It settles just below the largest value
-// that works.
+// float16 rounds values below 6e-8 to 0, and many gradients are smaller. So the loss is multiplied
+// by a large scale before backward, and the gradients are divided by it before the optimizer's
+// step. An overflow skips the step and halves the scale; 2000 steps without one double it.
+// docs/reference/4-ddp-amp.md, "The gradient scaler", has an example.
 //
 //     GradScaler scaler;
 //     scaler.scale(loss).backward();       // gradients × scale
@@ -66,9 +65,7 @@ class StepResult {
 // first of unscale_ and step is a collective.
 //
 // One scaler serves several losses (scale each) and several optimizers (step each, then one
-// update); the scale shrinks if any of them skipped. All ranks skip the same steps without
-// communication: averaging the gradients carries an inf or NaN of one rank to all. bfloat16 needs
-// no scaler.
+// update). All ranks skip the same steps without communication, because they average the gradients.
 //
 // With AdamW and SGD of this library no call waits for a GPU, except SGD with momentum until its
 // first step is taken. With other optimizers step() waits.

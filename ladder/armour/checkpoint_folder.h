@@ -12,31 +12,17 @@
 
 namespace ladder {
 
-// A checkpoint: a folder of files that belong together. It is written as a whole, and every file is
-// checked before any of it is used.
-//
-//     checkpoints/
-//       checkpoint_0/    model.safetensors, optimizer.safetensors, ..., manifest.json
-//       checkpoint_1/
-//       latest -> checkpoint_1
-//
-// A training that resumes with the weights of one step and the optimizer of another continues
-// without an error, and gives wrong results. So one rename of the folder publishes all files
-// together, and the manifest names each with its length and its SHA-256.
+// A checkpoint: a folder of files that belong together, and a manifest that names each with its
+// length and its SHA-256. It is written as a whole, and every file is checked before any of it is
+// used.
 //
 // At every moment, also after a kill or a power cut, the folder's name and the link `latest` lead
-// to the complete old checkpoint or to the complete new one. A killed run leaves hidden names such
-// as
-// ".checkpoint_1.partial", and the next writer removes them. Where a file system cannot exchange
-// two names, as NFS, a checkpoint that is replaced has no name between two renames; open_checkpoint
-// finds it even then.
-//
-// One run at a time writes into a parent folder; any number of processes may read meanwhile.
-// The layout is in docs/formats.md. Python's counterpart: Accelerator.save_state writes the files
-// one by one under their final names, without a list or hashes.
+// to the complete old checkpoint or to the complete new one. One run at a time writes into a parent
+// folder; any number of processes may read meanwhile. docs/formats.md, "Checkpoint folders", has
+// the layout and the steps of a write. Python's counterpart: Accelerator.save_state, which writes
+// the files one by one under their final names, without a list or hashes.
 
-// Writes one checkpoint. Each byte is written once, and hashed on the way; each file is flushed to
-// the disk once.
+// Writes one checkpoint.
 //
 //     CheckpointWriter writer("checkpoints/checkpoint_1");
 //     writer.write("model.safetensors",
@@ -51,14 +37,10 @@ namespace ladder {
 // checkpoint is complete under its name, and `latest` still names the old one.
 class CheckpointWriter {
  public:
-  // Creates the hidden folder and those above it, and removes leftovers of killed runs with
-  // the same name or the same name but for the number.
-  //
-  // An existing folder is replaced if it is empty or a checkpoint; of a damaged one, the manifest
-  // must still contain the format's name and version. Anything else is refused (SystemError).
-  // UsageError for a
-  // path without a name of its own, such as "..", or with a name that begins with '.' or is
-  // "latest".
+  // Creates the hidden folder and those above it, and removes leftovers of killed runs. An existing
+  // folder is replaced if it is empty or a checkpoint (of a damaged one, the manifest must still
+  // contain the format's name and version), else refused: SystemError. UsageError for a path
+  // without a name of its own, such as "..", or with a name that begins with '.' or is "latest".
   explicit CheckpointWriter(const std::string& path, const CheckpointOptions& options = {});
   // Removes the hidden folder unless commit() succeeded.
   ~CheckpointWriter();
@@ -92,11 +74,9 @@ class CheckpointWriter {
 // hashes every file once: some seconds per gigabyte.
 //
 // Throws DataError (exit code 3) if there is none, if the manifest is damaged, or if a file is
-// missing, a link, or of another length or content. The message names the file, the expected and
-// the found value, and the newest older checkpoint that is intact. Files that the manifest does not
-// list are ignored. SystemError for a file that cannot be read, as without permission.
-//
-// If a writer replaces or removes the checkpoint meanwhile, the new one is opened.
+// missing, a link, or of another length or content; it names the newest older checkpoint that is
+// intact. Files that the manifest does not list are ignored. SystemError for a file that cannot be
+// read. If a writer replaces or removes the checkpoint meanwhile, the new one is opened.
 Checkpoint open_checkpoint(const std::string& path);
 
 // The folder that `path` leads to at this moment, for open_checkpoint. It need not exist.
@@ -113,22 +93,17 @@ struct NumberedCheckpoint {
 std::vector<NumberedCheckpoint> list_checkpoints(const std::string& parent,
                                                  std::string_view prefix = "checkpoint_");
 
-// The folder of that prefix with the largest number, whatever it holds; "" if there is none. To
-// resume from the newest checkpoint, open this one: if it is damaged, the error names it, and the
-// newest whole one.
+// The folder of that prefix with the largest number, whatever it holds; "" if there is none.
 std::string newest_folder(const std::string& parent, std::string_view prefix);
 
 // Throws SystemError for a folder of that prefix and a number which is neither a checkpoint nor
 // empty: a later checkpoint of that number could not replace it.
 void require_no_foreign_folders(const std::string& parent, std::string_view prefix);
 
-// The newest intact checkpoint "PREFIX<number>" in a folder; empty if there is none. For a run that
-// resumes without a person to choose: it passes over damaged ones and folders without a manifest,
-// and calls `passed_over` with the error of each. Reads and hashes every file of the checkpoints
-// that it looks at.
-//
-// Such a run replaces and removes checkpoints later. So one that cannot be read is a SystemError,
-// as it may be whole, and if no checkpoint is whole, that is a DataError.
+// The newest intact checkpoint "PREFIX<number>" in a folder; empty if there is none. Passes over
+// damaged ones and folders without a manifest, and calls `passed_over` with the error of each.
+// Reads and hashes every file of the checkpoints that it looks at. One that cannot be read is a
+// SystemError, as it may be whole; if there are checkpoints and none is whole, a DataError.
 std::string newest_intact_checkpoint(
     const std::string& parent, std::string_view prefix,
     const std::function<void(const std::string& error)>& passed_over);

@@ -11,19 +11,12 @@
 namespace ladder {
 
 // The position in the stream of random numbers: a run that continues with it draws the same numbers
-// as an uninterrupted run.
-//
-// LibTorch has one default generator for the CPU and one for each GPU. Operations without a
-// generator of their own use them: initial weights, PyTorch's dropout. Each rank saves its own.
+// as an uninterrupted run. Each rank saves its own.
 
 // {"cpu": state of the CPU's default generator}; if `device` is a GPU, also {"cuda": that of
 // `device`}, and those of the other GPUs that this process can use, such as for DataParallel:
 // "cuda.1", "cuda.2", ... in the order of their indices. A state is bytes (a uint8 tensor) that a
-// generator of the same kind reads, in C++ or in Python:
-//
-//     torch.set_rng_state(state["cpu"]); torch.cuda.set_rng_state(state["cuda"], device)
-//
-// Python's accelerate saves the states of all GPUs too (torch.cuda.get_rng_state_all).
+// generator of the same kind reads, in C++ or in Python (docs/formats.md, "Files").
 StateDict random_state(const torch::Device& device);
 
 // Loads the state in two steps, so that a checkpoint of several parts is applied as a whole or not

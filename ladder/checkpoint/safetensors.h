@@ -48,8 +48,7 @@ void save_model(const torch::nn::Module& module, const std::string& path,
 // DataError if the file is damaged or belongs to another network; `module` is unchanged then.
 void load_model(torch::nn::Module& module, const std::string& path);
 
-// The state as a file: `groups` is JSON text in its metadata, under "groups". Python's
-// optimizer.bin is a pickle, which can contain code; a safetensors file cannot.
+// The state as a file: `groups` is JSON text in its metadata, under "groups".
 SafetensorsFile to_safetensors(const OptimizerState& state);
 
 // The state in a file that load_safetensors has read. Throws DataError, which begins with
@@ -58,16 +57,11 @@ SafetensorsFile to_safetensors(const OptimizerState& state);
 OptimizerState optimizer_state_from(SafetensorsFile file, std::string_view origin);
 
 // The scaler's state as JSON text in the metadata of a safetensors file of weights, under the key
-// "scaler":
+// "scaler" (docs/formats.md has the lines that read it in Python):
 //
 //     save_model(model, path, metadata_of(scaler));
 //     load_model(model, path);
 //     load_scaler(scaler, path);
-//
-// In Python:
-//
-//     with safetensors.safe_open(path, "pt") as file:
-//         scaler.load_state_dict(json.loads(file.metadata()["scaler"]))
 //
 // A disabled scaler has no metadata and loads none. A file without a state changes nothing. Throws
 // DataError if the file or the state is damaged.

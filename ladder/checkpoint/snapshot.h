@@ -48,13 +48,11 @@ namespace ladder {
 // counters as progress.json, and what the program adds.
 //
 // With the same number of ranks and threads, the run then equals an uninterrupted one bit for bit;
-// with three and more ranks, sums may differ in their last bits (docs/design.md). Another number of
-// ranks is accepted between epochs, and in global mode also within one; random generators are not
-// restored then.
+// over Gloo with three and more ranks, but for the last bits. Another number of ranks is accepted
+// between epochs, and in global mode also within one; random generators are not restored then.
 //
 // Accelerator has the same for prepared objects. PyTorch's counterpart: the snapshot of its
-// torchrun tutorial, one file that rank 0 writes after each epoch, without a position, random
-// generators or a check.
+// torchrun tutorial.
 class Snapshot {
  public:
   // The objects must outlive the Snapshot. Without a path, no function does anything.

@@ -18,25 +18,16 @@ namespace ladder {
 //   tcp://HOST:PORT   at that address
 //   file:///PATH      in a file that all ranks can write; a new one for each run
 //
-// Backends:
-//
-//   nccl   CUDA tensors between GPUs, one GPU per rank; Gloo for CPU tensors
-//   gloo   all tensors over sockets; CUDA tensors through host memory
-//   shm    Gloo, but ProcessGroup's collectives of CPU tensors use the shared memory of one machine
-//          (shm/, if linked). It adds in rank order; Gloo's ring starts at another rank for each
-//          part of a tensor, so from three ranks on the last bits differ
-//   auto   nccl if CUDA finds a GPU for each rank; else shm if up to 8 ranks share a machine; else
-//          gloo
+// Backends (docs/reference/2-ddp-spawn.md has the ways of the tensors): nccl, gloo, shm if linked,
+// and auto: nccl if CUDA finds a GPU for each rank; else shm if up to 8 ranks share a machine; else
+// gloo.
 //
 // On one machine all sockets listen on the loopback interface only. Otherwise each rank listens at
 // its address towards MASTER_ADDR (or at the interface in GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME),
 // without encryption or password, as in PyTorch: use a trusted network.
 //
-// From then on the process gets SIGTERM when its launcher (torchrun, accelerate, mpirun, srun) is
-// killed. Linux reports only the end of the parent: a script between the two must wait for it.
-//
-// A second group in the same process needs tcp:// or file://, and under torchrun another address:
-// at the first one it counts as a second process of the same rank.
+// From then on the process gets SIGTERM when its launcher, if that is its parent, is killed. A
+// second group in the same process needs tcp:// or file://, and under torchrun another address.
 //
 // Throws UsageError if the environment is incomplete or contradicts the options, for "nccl" with
 // fewer GPUs than ranks, and for "shm" without shared memory. Throws DistributedError if ranks are

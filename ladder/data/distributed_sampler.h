@@ -34,9 +34,8 @@ struct DistributedSamplerOptions {
 // Every world_size-th sample of the epoch's order, beginning with number `rank`.
 //
 // Equal, index by index, to Python's torch.utils.data.DistributedSampler. All ranks get parts of
-// the same size. If world_size does not divide the number of samples, the order is padded from its
-// own beginning, or cut with drop_last: 10,000 samples on 7 ranks become 10,003, three of them
-// repeated, or 9,996. That is harmless in training and wrong in evaluation.
+// the same size: if world_size does not divide the number of samples, the order is padded from its
+// own beginning, or cut with drop_last. Wrong in evaluation.
 class DistributedSampler : public Sampler {
  public:
   // `size` is the number of samples of the data set. Throws UsageError for an impossible rank.
@@ -60,13 +59,8 @@ struct ExactEvalSamplerOptions {
 
 // Every world_size-th sample of the data set, beginning with number `rank`; no sample twice.
 //
-// Sums over the ranks equal those of one rank, because no sample is repeated. Parts differ in size
-// by at most one, and a part may be empty; so this is for evaluation only, with one sum over the
-// ranks after the last batch. See evaluation_only().
-//
-// The order is that of DistributedSampler without shuffle and without repetitions; on one rank,
-// that of SequentialSampler. Blocks would be less alike: one half of a data set is often the easier
-// one.
+// Parts differ in size by at most one, and a part may be empty; so this is for evaluation only,
+// with one sum over the ranks after the last batch. See evaluation_only().
 class ExactEvalSampler : public Sampler {
  public:
   // `size` is the number of samples of the data set. Throws UsageError for an impossible rank.
@@ -96,17 +90,15 @@ struct ShardedBatchSamplerOptions {
 // This rank's slice of every batch: batch k of the run holds the same samples, in the same order,
 // for every number of ranks.
 //
-// A batch is cut into world_size consecutive slices; the first ranks take one sample more if it
-// does not divide: 64 on 7 ranks are 10, 9, 9, 9, 9, 9, 9. A slice may be empty: a last batch of 3
-// on 4 ranks is 1, 1, 1, 0, and the rank without a sample still takes the step. With micro-batches
-// of 16, 64 on 7 ranks are 16, 16, 16, 16, 0, 0, 0.
+// A batch is cut into world_size consecutive slices; the first ranks take one sample, or one
+// micro-batch, more if it does not divide: 64 on 7 ranks are 10, 9, 9, 9, 9, 9, 9. A slice may be
+// empty, and the rank still takes the step.
 //
 //     auto order = std::make_shared<RandomSampler>(dataset->size(), seed);
 //     DataLoader loader(dataset, {.batch_sampler = std::make_shared<ShardedBatchSampler>(
 //                                     order, ShardedBatchSamplerOptions{.batch_size = 64, ...})});
 //
-// On one rank this is BatchSampler. The nearest in Python is Accelerate's split_batches, which
-// refuses a batch size that does not divide: see BatchSamplerShard.
+// On one rank this is BatchSampler.
 class ShardedBatchSampler : public BatchSampler {
  public:
   // `sampler` gives the whole order, on all ranks the same. Throws UsageError for an impossible
@@ -149,18 +141,9 @@ struct BatchSamplerShardOptions {
 // One rank's part of the batches of another sampler, divided as Hugging Face Accelerate divides
 // them, index by index.
 //
-// Batches are dealt in rounds, and all ranks take a step in each. Ten samples in batches of four
-// on two ranks:
-//
-//     batches                   0 1 2 3 | 4 5 6 7 | 8 9
-//
-//                               rank 0              rank 1
-//     plain                     0 1 2 3 | 8 9 0 1   4 5 6 7 | 2 3 4 5    a whole batch each
-//     split_batches             0 1 | 4 5 | 8 9     2 3 | 6 7 | 0 1      a part of each batch
-//     plain, dispatch_batches   0 1 2 3 | 8         4 5 6 7 | 9          the last two shared
-//
-// In plain mode the global batch is world_size batches of the loader, and an epoch has fewer steps.
-// In split mode it is one batch of the loader, whose size must be a multiple of world_size.
+// Batches are dealt in rounds, and all ranks take a step in each. In plain mode each rank gets a
+// whole batch, and an epoch has fewer steps; in split mode a part of each batch, whose size must be
+// a multiple of world_size. docs/reference/5-accelerator.md, "Loader modes", has an example.
 //
 // The modes differ in the last round:
 //
@@ -172,12 +155,10 @@ struct BatchSamplerShardOptions {
 //                            with fewer samples than ranks, the last ranks get an empty batch
 //     drop_last (of `whole`) dropped
 //
-// Repeated samples have positions from whole_size() on, different on each rank; the positions
-// below it are every sample once. BatchIndices::global_size counts the samples of a round over all
-// ranks, repeated ones included. On one rank the batches are those of `whole` in every mode.
-//
-// Use ShardedBatchSampler unless a program must equal one of Accelerate's. Python's counterparts:
-// accelerate.data_loader.BatchSamplerShard, and DataLoaderDispatcher for dispatch_batches.
+// Repeated samples have positions from whole_size() on, different on each rank.
+// BatchIndices::global_size counts the samples of a round over all ranks, repeated ones included.
+// Python's counterparts: accelerate.data_loader.BatchSamplerShard, and DataLoaderDispatcher for
+// dispatch_batches.
 class BatchSamplerShard : public BatchSampler {
  public:
   // `whole` gives the batches, on all ranks the same. Throws UsageError for an impossible rank, for

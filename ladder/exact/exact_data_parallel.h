@@ -18,15 +18,8 @@ namespace ladder {
 // A Model around a Model of which every rank has a replica, as DistributedDataParallel, whose
 // weights are the same bits for every number of ranks and threads and for every backend.
 //
-// A sum of floats depends on its order: (a + b) + c is not a + (b + c). The order depends on the
-// shapes and the threads of each operation, and on the ranks. So two ranks never train quite the
-// same weights as one. This class takes the reasons away:
-//
-//     1. Every rank, and every thread of it, computes whole micro-batches of a fixed size, with one
-//        thread each. So every operation sees the same shapes on any number of ranks.
-//     2. The gradient of a micro-batch becomes integers, multiples of 2^-44, and integers are added
-//        over micro-batches, threads and ranks. Their order makes no difference.
-//     3. The sum becomes float again once, equal on all ranks.
+// Each rank computes whole micro-batches, each on one thread; the gradients are added as integers,
+// multiples of 2^-44, whose order makes no difference: docs/same-weights.md.
 //
 //     auto batches = divide_batches(dataset->size(), {.batch_size = 64, .micro_batch = 16, ...});
 //     ExactDataParallel model(network, group, {.micro_batch = 16});
@@ -44,15 +37,13 @@ namespace ladder {
 //       divided by the size of the whole batch: NumItems::mean. Gradients are added, not averaged;
 //     - a gradient of one micro-batch is at most 64. Anything larger, infinite or NaN makes all
 //       gradients NaN on all ranks, which a GradScaler skips and a LossGuard reports;
-//     - random numbers depend on the sample: Dropout with masks by position, in a RandomScope.
-//       Dropout layers that draw from PyTorch's generator are refused; a call of torch::dropout in
-//       a forward is not seen;
+//     - random numbers depend on the sample: Dropout with masks by position, in a RandomScope. A
+//       call of torch::dropout in a forward is not seen;
 //     - the same micro-batch size and instruction set (AVX2, AVX-512). On a GPU: operations that
 //       are deterministic.
 //
-// BatchNorm normalises by the statistics of a micro-batch ("ghost" batch normalisation), and the
-// running statistics move once per step by the mean over all micro-batches, through the same
-// integers. SyncBatchNorm adds floats over the ranks, so it is refused.
+// BatchNorm normalises by the statistics of a micro-batch; the running statistics move once per
+// step by the mean over all micro-batches.
 //
 // A rank's part of a batch may be empty. A parameter that no micro-batch uses keeps an undefined
 // gradient. A backward runs once and cannot be differentiated again.

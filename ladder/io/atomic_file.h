@@ -24,11 +24,10 @@ using FileContent = std::function<void(const WriteBytes& write)>;
 // At every moment, also after a crash or a power cut, a reader of `path` finds the complete old
 // content or the complete new one.
 //
-// All errors are SystemErrors that name the operation and the path. After an error, or
-// without commit(), the old content is unchanged and the temporary file is removed. Only
-// a killed process leaves one, `<path>.tmp.<process id>`, and the next process
-// with that id replaces it. Of a symbolic link, the file behind it is replaced. Anything that is
-// not a regular file is refused. Use one object per path at a time.
+// All errors are SystemErrors that name the operation and the path. After an error, or without
+// commit(), the old content is unchanged and the temporary file is removed; only a killed process
+// leaves one, `<path>.tmp.<process id>`. Of a symbolic link, the file behind it is replaced.
+// Anything that is not a regular file is refused. Use one object per path at a time.
 //
 //     AtomicFile file("model.safetensors");
 //     file.write(header);

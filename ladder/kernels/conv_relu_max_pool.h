@@ -8,9 +8,7 @@ namespace ladder {
 // Equals: max_pool2d(relu(conv2d(input, weight, bias)), 2).
 //
 // Forward is oneDNN's convolution, and relu_max_pool2d. Backward does at most a quarter of the
-// multiplications of a dense one: pooling passes on the gradient of one pixel in four, ReLU none
-// where the largest pixel is not positive, and dropout behind the pooling makes more of them zero.
-// docs/performance.md explains it.
+// multiplications of a dense one: docs/performance.md, "A quarter of the work".
 //
 // input   [N, C, H, W], floating
 // weight  float32 [D, C, 3, 3]

@@ -7,12 +7,9 @@ namespace ladder {
 
 // Equals: max_pool2d(relu(input + bias), 2), bit for bit.
 //
-// For the output of a convolution without bias. PyTorch passes over this large activation twice in
-// forward and twice in backward. This operation keeps one byte per window, the index of the largest
-// pixel or "none above zero", and passes once in each direction.
-//
-// It adds the bias because oneDNN's backward of a convolution is slower as a whole if it computes
-// the gradient of a bias. Here that gradient is one more sum.
+// For the output of a convolution without bias, because oneDNN's backward is slower as a whole if
+// it computes the gradient of a bias. Keeps one byte per window for the backward, and passes over
+// the activation once in each direction, PyTorch twice.
 //
 // input   [N, C, H, W], floating. Fast on the CPU in channels_last, float or bfloat16, with even H
 //         and W; other inputs take PyTorch's operations.

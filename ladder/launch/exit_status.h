@@ -26,14 +26,11 @@ namespace ladder {
 // srun). It is one write, so lines of ranks that share a terminal do not mix, and it is kept in
 // rank_status().
 //
-// When a rank dies, collectives and stores of the others fail. Such errors of Gloo, NCCL and c10d
-// (see failure_kind.h) end with ExitCode::kDistributed, so a launcher can distinguish the cause
-// from its consequences.
+// When a rank dies, errors of Gloo, NCCL and c10d in the others (see failure_kind.h) end with
+// ExitCode::kDistributed, so a launcher can distinguish the cause from its consequences.
 //
 // Under torchrun the error is also written to the file TORCHELASTIC_ERROR_FILE, which torchrun's
-// report shows. torchrun takes the earliest error for the root cause and compares whole seconds, so
-// the time of a cause is rounded down, that of a consequence up. Failures to write the file are
-// ignored.
+// report shows. Failures to write the file are ignored.
 //
 // Never throws. Python's counterpart of the file:
 // torch.distributed.elastic.multiprocessing.errors.record.

@@ -11,21 +11,10 @@ namespace ladder {
 
 // The launch of this process: launcher, rank, world size and rendezvous address.
 //
-// A launcher starts N processes of one program and passes each its rank in environment variables.
-// Those of srun and mpirun are read by launchers/, which ladder::ladder has:
-//
-//   launcher                 rank, world size      local rank, local size       address, port
-//   torchrun, accelerate,    RANK                  LOCAL_RANK                   MASTER_ADDR
-//     spawn, by hand (env)   WORLD_SIZE            LOCAL_WORLD_SIZE             MASTER_PORT
-//   srun                     SLURM_PROCID          SLURM_LOCALID                first host, 15000 +
-//                            SLURM_STEP_NUM_TASKS  SLURM_STEP_TASKS_PER_NODE    of job and step
-//   mpirun of Open MPI       OMPI_COMM_WORLD_RANK  OMPI_COMM_WORLD_LOCAL_RANK   127.0.0.1, 29500
-//                            OMPI_COMM_WORLD_SIZE  OMPI_COMM_WORLD_LOCAL_SIZE
-//     of MVAPICH2            MV2_COMM_WORLD_*, as in Open MPI
-//     of MPICH, Intel (PMI)  PMI_RANK, PMI_SIZE    MPI_LOCALRANKID, ..NRANKS
-//
-// MASTER_ADDR and MASTER_PORT override the address under srun and mpirun. mpirun on several
-// machines needs MASTER_ADDR. Alone they launch nothing.
+// A launcher starts N processes of one program and passes each its rank in environment variables:
+// RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, or those of srun and
+// mpirun (kLauncherVariables), which launchers/ reads. docs/reference/3-ddp-torchrun.md, "Launcher
+// variables", has the table. MASTER_ADDR and MASTER_PORT alone launch nothing.
 //
 // Precedence, highest first: options; RANK and its family; srun; mpirun; no launcher (rank 0 of 1).
 //
@@ -36,11 +25,9 @@ namespace ladder {
 //     machines, is above 1), or a script that starts LOCAL_WORLD_SIZE ranks by hand;
 //   - mpirun starts its daemons through srun: mpirun's numbers count.
 //
-// SLURM variables count only inside a step of srun. A batch script and the shell of salloc also
-// have SLURM_NTASKS=4 and SLURM_PROCID=0, and would wait for three ranks that do not exist; they
-// have no SLURM_STEP_ID, or a reserved one. A shell of `srun --pty bash` (SLURM_PTY_PORT, and a job
-// named like a shell) counts as no launcher if its step has one task, and as an error with several.
-// The job name "interactive" does not count: a real srun in a shell of salloc inherits it.
+// SLURM variables count only inside a step of srun, which batch scripts and the shell of salloc are
+// not. A shell of `srun --pty bash` counts as no launcher if its step has one task, and as an error
+// with several.
 struct LaunchEnvironment {
   std::string launcher = "single";        // or a name of the table, or "options"
   int rank = 0;                           // of all processes, 0 to world_size - 1

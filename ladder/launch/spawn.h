@@ -47,31 +47,23 @@ struct SpawnOptions {
 // Ranks share the standard output and error of this process. Lines do not mix if each is one write
 // of at most 4096 bytes, as those of Log, ProgressBar and call_and_report.
 //
-// The end:
+// The end (supervisor.h):
 //   All ranks return: spawn returns.
 //   A rank throws: it prints the error and ends with its exit code (see call_and_report). The
 //       others get SIGTERM, after `grace` SIGKILL. Then spawn throws a ChildError of that code,
-//       which quotes the error.
+//       which quotes the error. Exit code 4, a lost rank, is a consequence: the others then have
+//       `grace` to fail with the cause.
 //   A rank is killed: the same, and a DistributedError that names the signal.
-//   Exit code 4 means "I lost another rank", which is a consequence: the other ranks then have
-//       `grace` to fail with the cause before they get SIGTERM. Ranks that do not end are reported
-//       as hung.
-//   A rank that saves a checkpoint is not hung: it is not killed before `save_timeout`, or a second
-//       signal. A checkpoint that is lost with its rank is reported.
+//   A rank that saves a checkpoint is not killed before `save_timeout`, or a second signal.
 //   One of kStopSignals or SIGQUIT to this process: every rank gets it, after `grace` or at a
-//       second signal SIGKILL. A second signal within half a second is an echo and does not count.
-//       Then this process ends by that signal, as shells expect.
-//   This process is killed: the kernel kills the ranks.
-//   SIGTSTP (Ctrl-Z) to this process: the ranks stop with it, and go on with it after SIGCONT.
+//       second signal (half a second later or more) SIGKILL. Then this process ends by that signal.
+//   This process is killed: the kernel kills the ranks. SIGTSTP and SIGCONT reach the ranks too.
 // Processes that a rank started are killed when the rank ends, unless they left its group.
 void spawn(const std::function<void(int rank)>& fn, const SpawnOptions& options = {});
 
 // Throws UsageError unless this process may fork children that continue to work: it has one thread
-// and no open GPU.
-//
-// A forked child has only the thread that called fork. Locks of other threads stay locked in it,
-// thread pools have lost their threads, and CUDA refuses every call: a hang, much later. A thread
-// that was joined up to 50 ms ago does not count. `process` replaces "/proc/self" in tests.
+// (one that was joined up to 50 ms ago does not count) and no open GPU. `process` replaces
+// "/proc/self" in tests.
 void require_forkable(const std::string& process = "/proc/self");
 
 // Throws UsageError if torchrun or mpirun started this process as one of its ranks.

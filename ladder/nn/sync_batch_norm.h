@@ -33,11 +33,8 @@ enum class SyncMath { kFloat64, kKernels };
 // Batch normalisation in training, with the mean and variance over the batches of all ranks: N
 // ranks compute the result of one rank with the whole batch.
 //
-//     forward   each rank sums x and x² per channel and counts; the 2C + 1 numbers of all ranks are
-//               gathered and added; mean and variance follow, equal bits on all ranks
-//     backward  each rank sums dy and dy · (x - mean); 2C numbers are gathered; the gradient of the
-//               input follows. Gradients of weight and bias stay local sums, which
-//               DistributedDataParallel averages
+// Each rank sends 2C + 1 numbers in forward and 2C in backward (docs/reference/4-ddp-amp.md).
+// Gradients of weight and bias stay local sums, which DistributedDataParallel averages.
 //
 // input: [N, C, ...], float32, float64 or a 16-bit type; the output has its dtype and layout. N may
 // differ between the ranks and be 0 on some. Forward and backward are collectives: each calls `sum`

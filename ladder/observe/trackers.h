@@ -13,28 +13,10 @@ namespace ladder {
 
 // Trackers record the numbers of a training while it runs: one curve per name, one point per step.
 //
-// The name of a run is its folder below `logging_dir`. The library has three kinds of tracker, each
-// with its own files there; a run may have several:
-//
-//   jsonl        metrics.jsonl   {"record":"run","run":"basic","config":{"lr":0.001}}
-//                                {"record":"log","step":10,"accuracy":98.1,"loss":0.25}
-//   csv          metrics.csv     step,name,value
-//                                10,accuracy,98.1
-//                                10,loss,0.25
-//                config.csv      name,value
-//                                lr,0.001
-//   tensorboard  events.out.tfevents.*: SCALARS, HPARAMS, and the configuration as TEXT
-//
-// The CSV has the long form, one line per value, so its header does not change when a later step
-// adds a name. pandas: read_csv(...).pivot(index="step", columns="name", values="value").
-//
-// log() passes all to the operating system before it returns, so a run that dies leaves all points
-// up to then. A run with the name of an earlier one replaces its metrics.jsonl and metrics.csv.
-// With `append`, as for a resumed run, it appends; steps after the checkpoint are then in the files
-// twice, the later ones below; TensorBoard shows the later ones. Its files are never replaced:
-// remove the folder for a new curve.
-//
-// Not for use by several threads.
+// The name of a run is its folder below `logging_dir`, with the files of its trackers: jsonl, csv,
+// tensorboard (docs/formats.md, "Files of trackers"). log() passes all to the operating system
+// before it returns, so a run that dies leaves all points up to then. Not for use by several
+// threads.
 
 // A run, as a tracker sees it.
 struct TrackedRun {

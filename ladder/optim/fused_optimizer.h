@@ -24,26 +24,15 @@
 namespace ladder {
 
 // The state of an optimizer: what a run needs to continue as if it had never stopped.
-//
-// AdamW keeps a mean gradient for each weight, SGD a momentum: as many numbers as the network
-// has, or two or three times as many. They are stored under the names of the parameters, so a state
-// of another network is an error.
+// docs/formats.md, "Files", lists tensors and options of each optimizer.
 struct OptimizerState {
-  // "<parameter>.<name>", names as in Python and without the "module." of wrappers:
-  //   AdamW, Adam        exp_avg, exp_avg_sq (shape and dtype of the parameter), step (F32 scalar)
-  //   SGD with momentum  momentum_buffer
-  //   Adagrad            sum, step
-  //   RMSprop            square_avg, step, with momentum momentum_buffer, centered grad_avg
-  // A parameter without a step so far has none. Shares memory with the optimizer.
+  // "<parameter>.<name>", such as "fc1.weight.exp_avg": names as in Python and without the
+  // "module." of wrappers. A parameter without a step so far has none. Shares memory with the
+  // optimizer.
   StateDict tensors;
 
   // An array with one object per parameter group: its options under Python's names, and "params",
   // the names of its parameters in their order.
-  //   AdamW    lr, betas (two numbers), eps, weight_decay
-  //   Adam     the same, and decoupled_weight_decay (false)
-  //   SGD      lr, momentum, dampening, weight_decay, nesterov (true or false)
-  //   Adagrad  lr, lr_decay, weight_decay, initial_accumulator_value, eps
-  //   RMSprop  lr, alpha, eps, weight_decay, momentum, centered (true or false)
   nlohmann::json groups;
 };
 

@@ -29,21 +29,16 @@ struct DataParallelOptions {
 //         DataParallelOptions{.device_ids = {torch::kCPU, torch::kCPU}});
 //     auto loss = criterion(model->forward(batch.inputs), batch);
 //
-// Each step copies weights and gradients and gathers outputs on one device; DistributedDataParallel
-// is faster even on one machine. Devices may repeat: {cpu, cpu} are two replicas that divide the
-// CPU's threads. With one device the model is called directly. A batch with fewer samples than
-// devices uses as many devices as samples.
+// Devices may repeat: {cpu, cpu} are two replicas that divide the CPU's threads. With one device
+// the model is called directly. A batch with fewer samples than devices uses as many as samples.
 //
 // Grad mode, autocast and the random scope of the calling thread apply in the replicas. Replica 0
 // shares the buffers of the model, so BatchNorm's running statistics come from the first part of
 // each batch; those of the other replicas are dropped, as in Python. Layers that draw from
 // PyTorch's CPU generator get their numbers in an order that depends on the threads.
 //
-// The replicas are kept from step to step; LibTorch's torch::nn::parallel::data_parallel builds new
-// ones, which moves the random generator and loses BatchNorm's statistics. A backward runs once and
-// cannot be differentiated again. The wrapped model is the submodule `module`.
-//
-// Python's counterpart: torch.nn.DataParallel.
+// A backward runs once and cannot be differentiated again. The wrapped model is the submodule
+// `module`. Python's counterpart: torch.nn.DataParallel.
 class DataParallel : public ModelWrapper {
  public:
   // Throws UsageError without devices, and unless the whole model is on the first one.

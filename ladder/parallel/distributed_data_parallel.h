@@ -24,8 +24,7 @@ struct DistributedDataParallelOptions {
 // replica, kept equal on all of them.
 //
 // Each rank runs forward and backward on samples of its own; while backward runs, the gradients are
-// averaged over the ranks (see GradientReducer for the contract). Equal gradients and equal
-// optimizers keep the replicas equal, bit for bit.
+// averaged over the ranks (see GradientReducer for the contract).
 //
 //     auto model = std::make_shared<DistributedDataParallel>(network, group);
 //     auto loss = criterion(model->forward(batch.inputs), batch);

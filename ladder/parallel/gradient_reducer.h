@@ -27,12 +27,9 @@ struct GradientReducerOptions {
   std::int64_t check_replicas = 0;      // compare the parameters every N-th forward; 0 = see below
 };
 
-// Averages the gradients of a module over all ranks, while backward is still computing them.
-//
-// The engine is c10d::Reducer, as in Python's DistributedDataParallel. It divides the parameters
-// into buckets; when backward has filled a bucket, its all-reduce starts, and backward continues
-// with the layers below. Equal optimizers then take equal steps, so the replicas stay equal. After
-// the first step the buckets are rebuilt in the order in which the gradients became ready.
+// Averages the gradients of a module over all ranks, while backward is still computing them, by
+// c10d::Reducer, as Python's DistributedDataParallel does. docs/reference/2-ddp-spawn.md explains
+// buckets and overlap.
 //
 // For a Model use DistributedDataParallel, which wraps this class. This class serves any module
 // with any forward, which is called as without it:
@@ -42,41 +39,28 @@ struct GradientReducerOptions {
 //     loss(score, aux).backward();  // gradients are averaged now
 //
 // Several forwards may share one backward, and one forward may have several. Nothing is sent by a
-// backward that needs no gradient of the module, because its parameters are frozen (FreezeGuard),
-// or by torch::autograd::grad, which returns this rank's gradients.
+// backward that needs no gradient of the module (FreezeGuard), or by torch::autograd::grad, which
+// returns this rank's gradients. A rank alone exchanges nothing without a comm_hook.
 //
 // Collectives: construction, which checks that all ranks built the same module (see
 // replica_check.h) and sends rank 0's parameters and buffers to all; and each backward, which
 // averages the gradients and then sends rank 0's buffers. Construct it when the module is on its
 // device, before the optimizer's first step. The module must outlive it.
 //
-// A training forward or backward throws UsageError for a parameter whose requires_grad, strides or
-// node of autograd have changed since, the last by torch::load or to(): its gradient would stay
-// local, or be averaged with other elements. All parameters may be frozen, also before, as those of
-// a teacher, and single ones with find_unused_parameters; or make a new reducer for each phase.
+// Construction throws UsageError for a parameter that another wrapper averages, unless neither sets
+// gradient_as_bucket_view. A training forward or backward throws it for
+//     - a parameter whose requires_grad, strides or node of autograd (torch::load, to()) have
+//       changed since; all may be frozen, and single ones with find_unused_parameters;
+//     - weights that are trained and that no wrapper averages; see averaged_gradient.h;
+//     - a sparse gradient, or a backward within a backward that has the parameters' gradients.
+// Backward throws DistributedError for parameters without a gradient, which it names, unless
+// find_unused_parameters is set; with that option, forward() must run the module. If a rank is
+// lost, it throws: in shared memory a DistributedError, else an error of Gloo or NCCL, which
+// call_and_report (launch/exit_status.h) recognises. After an exception of a backward, make a new
+// wrapper. Without check_replicas, one line warns of parameters that differ between the ranks.
 //
-// A parameter that another wrapper averages is refused (UsageError), unless neither sets
-// gradient_as_bucket_view: wrap networks that share parameters as one module. After an exception of
-// a backward, make a new wrapper. Without check_replicas, one line warns of parameters that differ
-// between the ranks; see DriftWatch in replica_check.h.
-//
-// A backward throws it for weights beside the module's that are trained and that no wrapper
-// averages; see averaged_gradient.h. A backward within a backward must not have the parameters'
-// gradients.
-//
-// Backward throws for parameters without a gradient, which it names, unless find_unused_parameters
-// is set. With that option, forward() must run the module. Sparse gradients, as those of
-// torch::nn::Embedding with `sparse`, are refused by the name of their parameter.
-//
-// If a rank is lost, loss.backward() throws: in shared memory a DistributedError, else an error of
-// Gloo or NCCL, which call_and_report (launch/exit_status.h) recognises.
-//
-// A rank alone exchanges nothing: without a comm_hook, its gradients stay where backward puts them.
-//
-// With gradient_as_bucket_view, which is the default here and not in Python, gradients lie in the
-// buckets from the second step on. That saves their memory once, and a copy. The next backward then
-// overwrites a gradient that was kept after zero_grad(): clone what you keep. Without it, averages
-// are copied from the buckets to tensors of their own. The weights are equal.
+// With gradient_as_bucket_view, which is the default here and not in Python, the next backward
+// overwrites a gradient that was kept after zero_grad(): clone what you keep.
 //
 // Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel
 // Training", 2020. Python's counterpart: torch.nn.parallel.DistributedDataParallel.

@@ -20,10 +20,9 @@ namespace ladder {
 // One stage of a network that is cut over the ranks: rank 0 has its first layers, the last rank its
 // last ones. For a network that does not fit on one device.
 //
-// A batch passes the stages in micro-batches, so that they work at the same time: while rank 1
-// computes the first one, rank 0 computes the second. Each rank sends its output to the next one,
-// and gets its gradient back. A rank waits while the first micro-batch arrives and the last one
-// leaves: with N stages of equal time and M micro-batches for (N - 1) / (M + N - 1) of a step.
+// A batch passes the stages in micro-batches, so that they work at the same time. With N stages of
+// equal time and M micro-batches, a rank waits for (N - 1) / (M + N - 1) of a step:
+// docs/stages/8-pipeline.md.
 //
 //     PipelineStage stage(own_layers, group, {.micro_batches = 8});
 //     for (const Batch& batch : loader) {  // the whole batch, on every rank

@@ -13,10 +13,9 @@ namespace ladder {
 
 // Divides the state of an optimizer among the ranks: stage 1 of ZeRO.
 //
-// With DistributedDataParallel each rank has the same gradients, keeps the same state, and computes
-// the same step. AdamW's state is twice as large as the network. Here each rank keeps the state of
-// its part, 1 / world_size of all weights, steps that part alone, and gets the other parts from the
-// other ranks. The weights are the same bits as without.
+// Each rank keeps the state of its part, 1 / world_size of all weights, steps that part alone, and
+// gets the other parts from the other ranks. The weights are the same bits as without.
+// docs/stages/7-zero-redundancy.md explains it.
 //
 //     AdamW optimizer(model.parameters());
 //     const ZeroRedundancyOptimizer zero(optimizer, group);

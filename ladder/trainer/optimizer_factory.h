@@ -15,12 +15,10 @@ namespace ladder {
 // The optimizer and schedule that a Trainer makes from its arguments.
 
 // The optimizer that `optim` names, over the parameters of `model` that require a gradient, in the
-// model's order, in two groups: [0] with weight decay, [1] without. Decay pulls weights towards 0,
-// which makes no sense for biases and for the scales of normalisation layers: these are in [1]. As
-// in transformers they are recognised by name, in upper and lower case: names that contain bias,
-// layernorm or rmsnorm, or have a part that is norm or ends in _norm; and the parameters of a
-// torch::nn::LayerNorm. The scale of a BatchNorm is not recognised: the `1.weight` of a Sequential
-// decays. A group can be empty.
+// model's order, in two groups, which can be empty: [0] with weight decay, [1] without. As in
+// transformers, [1] has the parameters of a torch::nn::LayerNorm, and those whose names, in any
+// case, contain bias, layernorm or rmsnorm, or have a part that is norm or ends in _norm. The scale
+// of a BatchNorm is not recognised: the `1.weight` of a Sequential decays.
 //
 // adam_beta1, adam_beta2 and adam_epsilon apply to Adam and AdamW only; the other optimizers keep
 // their own defaults. Fused kernels are used where they exist.

@@ -132,34 +132,23 @@ struct TrainerOptions {
 // Trains a model without a loop in the program: forward, backward, step, learning rate, logs,
 // evaluations and checkpoints, on one process or on many.
 //
-//     struct BasicTrainer : Trainer {  // only for a loss of your own; the default is cross-entropy
-//       using Trainer::Trainer;
-//       LossOutput compute_loss(Model& net, const Inputs& inputs, const NumItems& items) override {
-//         const auto outputs = net.forward(inputs.at("x"));
-//         const auto sum = torch::nll_loss(outputs, inputs.at("labels"), {}, at::Reduction::Sum);
-//         return {items.mean(sum), outputs};
-//       }
-//     };
-//
 //     TrainingArguments args;
 //     args.output_dir = "basic-trainer";
 //     args.eval_strategy = IntervalStrategy::kEpoch;
-//     BasicTrainer trainer({.model = model, .args = args, .train_dataset = train,
-//                           .eval_dataset = test, .compute_metrics = accuracy,
-//                           .callbacks = {std::make_shared<StopAt98>()}});  // trainer_callback.h
+//     Trainer trainer({.model = model, .args = args, .train_dataset = train,
+//                      .eval_dataset = test, .compute_metrics = accuracy,
+//                      .callbacks = {std::make_shared<StopAt98>()}});  // trainer_callback.h
 //     trainer.train();
 //
-// It is the loop of stage 5 with hooks: an Accelerator prepares, weighs, clips, gathers and saves.
-// Programs override the virtual functions that they need; each is called when, and as often as,
-// transformers calls its own. Callbacks see the rest.
+// It is the loop of stage 5 with hooks. Programs override the virtual functions that they need;
+// each is called when, and as often as, transformers calls its own. Callbacks see the rest.
 //
 // Every function is a collective: all processes construct and call alike. The main process prints:
 // logs to the standard output, one dictionary per line; the banner and the progress bar to the
 // standard error. AcceleratorOptions::quiet switches all of them off.
 //
-// Python's counterpart, with the same names: transformers.Trainer, version 5.20. Unlike there,
-// several GPUs in one process need an explicit setting, and an evaluation counts every sample,
-// whatever dataloader_drop_last is.
+// Explained in docs/reference/6-trainer.md, with the differences from Python's counterpart of the
+// same names: transformers.Trainer, version 5.20.
 class Trainer {
  public:
   // Resolves the arguments, seeds, and sets up the processes (see Accelerator): after any fork.
@@ -171,19 +160,13 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   // Trains from the model's present weights. `resume_from_checkpoint`: the folder of a checkpoint,
-  // or "true" for the last one in output_dir; the training continues as if it had not been
-  // interrupted (see Accelerator::load_state). DataError if there is none, or if it was saved with
+  // or "true" for the last one in output_dir; DataError if there is none, or if it was saved with
   // save_only_model. "auto" is the newest intact one in output_dir, or a training from the start if
-  // there is none.
+  // there is none. See Accelerator::load_state.
   //
-  // A training that saves checkpoints into an output_dir with those of another run, unless it
-  // resumes one that is named, is refused (UsageError): a later resume would take either.
-  // overwrite_output_dir removes them. A run is another one if its arguments differ, except those
-  // of output, evaluation and speed, or, unless it resumes, the number of its steps.
-  //
-  // kStopSignals, such as SIGTERM, end the training after a step, the same on all processes, with a
-  // checkpoint in output_dir whatever save_strategy is (see StopSignal). It then throws
-  // StoppedBySignal.
+  // Throws UsageError if it would save beside checkpoints of another run (docs/formats.md, "Files
+  // of a Trainer"), and StoppedBySignal after kStopSignals, such as SIGTERM, which end the training
+  // after a step, the same on all processes, with a checkpoint in output_dir (see StopSignal).
   TrainOutput train(const std::string& resume_from_checkpoint = "");
 
   // Loss and metrics over `dataset`, by default eval_dataset, under names with the prefix; logged.
@@ -242,10 +225,9 @@ class Trainer {
   // the first label name. With outputs [N, classes, T] and labels [N, T], the loss of a sample is
   // the mean over its T labels; a label of -100 counts as one of loss 0.
   //
-  // The loss is a mean over the batch of all processes and of all batches of the accumulation
-  // window. Make it from the sum over the samples of this part: num_items_in_batch.mean(sum). A
-  // plain mean over the part is the same only if all parts have one size, and NaN for an empty one.
-  // With exact sums, mean(function of the sum, outputs, labels) keeps the logged loss exact too.
+  // The loss is a mean over the batch of all processes and of the accumulation window: make it from
+  // the sum over this part by num_items_in_batch.mean(sum), or, with exact sums,
+  // mean(function of the sum, outputs, labels).
   virtual LossOutput compute_loss(Model& model, const Inputs& inputs,
                                   const NumItems& num_items_in_batch);
 

@@ -62,21 +62,9 @@ struct TrainerEvent {
 //       }
 //     };
 //
-// All processes call all events, in this order:
-//
-//     on_init_end
-//     on_train_begin
-//       on_epoch_begin                          each epoch
-//         on_step_begin                         each optimizer step
-//           on_substep_end                      each batch of an accumulation window but the last
-//           on_pre_optimizer_step               gradients are reduced and clipped
-//           on_optimizer_step                   weights are updated, gradients not yet zeroed
-//         on_step_end, then on_log, on_evaluate and on_save for the flags that are set
-//       on_epoch_end, then the same three
-//     on_log with the totals of the run, on_train_end
-//
-// An evaluation calls on_prediction_step after each batch, then on_log, then on_evaluate; predict()
-// ends with on_predict. Python's counterpart: transformers.TrainerCallback.
+// All processes call all events: docs/reference/6-trainer.md, "Callbacks", has their order. on_log,
+// on_evaluate and on_save follow on_step_end and on_epoch_end, for the flags that are set.
+// Python's counterpart: transformers.TrainerCallback.
 class TrainerCallback {
  public:
   TrainerCallback() = default;

@@ -159,9 +159,7 @@ struct TrainingArguments {
 //   - warmup_ratio becomes warmup_steps; "~/" in output_dir the home folder; use_cpu switches
 //     dataloader_pin_memory off; report_to "all" becomes all trackers.
 //
-// Throws UsageError, which names the argument, for numbers out of range and contradictions, as
-// transformers does, and for some that it accepts: a batch size of 0, betas of 1,
-// load_best_model_at_end or save_strategy best without evaluation.
+// Throws UsageError, which names the argument, for numbers out of range and contradictions.
 std::vector<std::string> resolve(TrainingArguments& arguments);
 
 // All arguments, in the order above, by their names in transformers; null for unset ones. Numbers
@@ -178,12 +176,7 @@ nlohmann::ordered_json to_json(const TrainingArguments& arguments);
 TrainingArguments training_arguments_from(const nlohmann::json& json, std::string_view origin,
                                           std::vector<std::string>* warnings = nullptr);
 
-// Reads a file that ends in .json, .yaml or .yml, at most 64 KiB, with one name and value per line:
-//
-//     learning_rate: 1e-3
-//     eval_strategy: epoch
-//     accelerator_config: {split_batches: true}
-//
+// Reads a file that ends in .json, .yaml or .yml, at most 64 KiB, with one name and value per line.
 // In YAML, errors begin with file and line. Call resolve() afterwards; a Trainer does.
 TrainingArguments read_training_arguments(const std::string& path,
                                           std::vector<std::string>* warnings = nullptr);
