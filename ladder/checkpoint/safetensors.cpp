@@ -21,6 +21,7 @@
 #include "ladder/launch/rank_status.h"
 #include "ladder/launch/signals.h"
 #include "ladder/optim/fused_optimizer.h"
+#include "ladder/optim/network_part.h"
 
 namespace ladder {
 namespace {
@@ -91,6 +92,7 @@ SafetensorsFile model_file(const torch::nn::Module& module,
 
 void save_model(const torch::nn::Module& module, const std::string& path,
                 std::map<std::string, std::string> metadata) {
+  require_whole("save_model", module.parameters());
   require_finite(module, path);
   const DeferredSignals until_saved;
   const SavingMark saving(path);

@@ -13,6 +13,7 @@
 
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/sharded_state.h"
 #include "ladder/checkpoint/stateful_optimizer.h"
 #include "ladder/core/error.h"
 #include "ladder/io/atomic_file.h"
@@ -61,10 +62,36 @@ std::shared_ptr<torch::nn::Module> model_of(const torch::optim::Optimizer& optim
   return all;
 }
 
-// Stages of one network have other tensors on each rank.
-void divide_if_stage(CheckpointPart& part, const std::vector<torch::Tensor>& parameters) {
-  if (!group_of_parts(parameters)) return;
-  part.file_of_each_rank = name_of_each_rank(std::exchange(part.file, ""));
+// Loads what a file holds, of which the names of tensors are those of a module.
+using PlanFile = std::function<Apply(SafetensorsFile file, const std::string& origin)>;
+
+// A part in safetensors. Stages of one network have other tensors on each rank, and so have shards,
+// of which any number of ranks loads those of any other.
+CheckpointPart tensors_part(const std::string& file, FileContent save, const PlanFile& plan,
+                            const torch::nn::Module& module) {
+  CheckpointPart part{.file = file, .save = std::move(save)};
+  part.plan_load = [plan](const std::string& path) { return plan(load_safetensors(path), path); };
+  if (!group_of_parts(module.parameters())) return part;
+  part.file_of_each_rank = name_of_each_rank(part.file);
+  if (!is_sharded(module)) {
+    part.file.clear();
+    return part;
+  }
+  part.plan_load_of_ranks = [plan, &module](const std::vector<std::string>& paths) {
+    std::vector<StateDict> saved;
+    SafetensorsFile own;
+    for (const auto& path : paths) {
+      auto of_rank = load_safetensors(path);
+      saved.push_back(std::move(of_rank.tensors));
+      own.metadata = std::move(of_rank.metadata);
+    }
+    own.tensors = own_shards(module, saved, paths.at(0));
+    return plan(std::move(own), paths[0]);
+  };
+  part.plan_load = [of_ranks = part.plan_load_of_ranks](const std::string& path) {
+    return of_ranks({path});
+  };
+  return part;
 }
 
 CheckpointPart random_part(const torch::Device& device) {
@@ -134,32 +161,27 @@ void require_models(const TrainingState& state) {
 }
 
 CheckpointPart model_part(const std::string& file, const torch::nn::Module& module) {
-  CheckpointPart part{.file = file};
-  part.save = [&module, file](const auto& write) {
+  const auto save = [&module, file](const auto& write) {
     require_finite(module, file);
     write_safetensors(model_file(module), write);
   };
-  part.plan_load = [&module](const std::string& path) {
-    return plan_load_state_dict(const_cast<torch::nn::Module&>(module),
-                                load_safetensors(path).tensors, path);
+  const auto plan = [&module](SafetensorsFile saved, const std::string& origin) {
+    return plan_load_state_dict(const_cast<torch::nn::Module&>(module), saved.tensors, origin);
   };
-  divide_if_stage(part, module.parameters());
-  return part;
+  return tensors_part(file, save, plan, module);
 }
 
 CheckpointPart optimizer_part(const std::string& file, torch::optim::Optimizer& optimizer,
                               std::shared_ptr<const torch::nn::Module> module) {
-  CheckpointPart part{.file = file};
-  part.save = [&optimizer, module, file](const auto& write) {
+  const auto save = [&optimizer, module, file](const auto& write) {
     const auto saved = stateful(optimizer)->saved(*module);
     require_finite(saved.tensors, file);
     write_safetensors(saved, write);
   };
-  part.plan_load = [&optimizer, module](const std::string& path) {
-    return stateful(optimizer)->plan_load(*module, load_safetensors(path), path);
+  const auto plan = [&optimizer, module](SafetensorsFile saved, const std::string& origin) {
+    return stateful(optimizer)->plan_load(*module, std::move(saved), origin);
   };
-  divide_if_stage(part, module->parameters());
-  return part;
+  return tensors_part(file, save, plan, *module);
 }
 
 CheckpointParts parts_of(const TrainingState& state) {

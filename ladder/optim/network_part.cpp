@@ -25,7 +25,7 @@ PartMark* mark_of(const torch::Tensor& parameter) {
 
 void mark_as_part(const std::vector<torch::Tensor>& parameters, const ProcessGroup& group,
                   const std::optional<ShardOfParameter>& shard) {
-  if (group.world_size() == 1) return;
+  if (group.world_size() == 1 && !shard) return;
   const auto mark = c10::make_intrusive<PartMark>(group, shard);
   for (const auto& parameter : parameters) parameter.unsafeGetTensorImpl()->set_backend_meta(mark);
 }
@@ -45,7 +45,7 @@ const ShardOfParameter* shard_of(const torch::Tensor& parameter) {
 void require_whole(std::string_view where, const std::vector<torch::Tensor>& parameters) {
   for (const auto& parameter : parameters) {
     const auto* const shard = shard_of(parameter);
-    if (shard == nullptr || parameter.sizes() == shard->sizes) continue;
+    if (shard == nullptr || shard->is_whole) continue;
     throw UsageError::conflict(where, "the parameters are divided among the ranks",
                                "call unshard() of FullyShardedDataParallel on all ranks before");
   }

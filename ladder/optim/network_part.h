@@ -24,10 +24,17 @@ struct ShardOfParameter {
   std::vector<std::int64_t> strides;
   std::int64_t begin;
   std::int64_t count;
+  bool is_whole;  // at present
+
+  std::int64_t numel() const {
+    std::int64_t product = 1;
+    for (const auto size : sizes) product *= size;
+    return product;
+  }
 };
 
 // PipelineStage and FullyShardedDataParallel mark their parameters. The mark stays with a
-// parameter; a group of one rank has none.
+// parameter; that of one rank's stage is left out.
 void mark_as_part(const std::vector<torch::Tensor>& parameters, const ProcessGroup& group,
                   const std::optional<ShardOfParameter>& shard = std::nullopt);
 

@@ -205,9 +205,11 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
                 shard_.narrow(0, shard_begin, end - begin),
                 begin,
                 shard_begin};
-    mark_as_part(
-        {place.whole, place.part}, run_->group,
-        ShardOfParameter{parameter.sizes().vec(), parameter.strides().vec(), begin, end - begin});
+    for (const bool is_whole : {false, true}) {
+      mark_as_part({is_whole ? place.whole : place.part}, run_->group,
+                   ShardOfParameter{parameter.sizes().vec(), parameter.strides().vec(), begin,
+                                    end - begin, is_whole});
+    }
     return place;
   }
 
@@ -368,7 +370,10 @@ FullyShardedDataParallel::FullyShardedDataParallel(std::shared_ptr<Model> module
   const auto by_unit = parameters_by_unit(network, models);
   require_same_parameters(*module_, run_->group);
   broadcast_replica(*module_, run_->group);
-  if (run_->group.world_size() == 1) return;
+  if (run_->group.world_size() == 1) {
+    mark_whole();
+    return;
+  }
   for (const auto& [name, parameters] : by_unit) {
     for (const auto& parameter : parameters) {
       TensorForm{.dtype = torch::kFloat32, .device = by_unit.begin()->second[0].tensor.device()}
@@ -387,6 +392,15 @@ FullyShardedDataParallel::FullyShardedDataParallel(std::shared_ptr<Model> module
           {[unit](const Inputs& inputs) { return unit->before_forward(inputs); },
            [unit](const torch::Tensor& output) { return unit->after_forward(output, false); }});
     }
+  }
+}
+
+// For checkpoints of several ranks.
+void FullyShardedDataParallel::mark_whole() {
+  for (const auto& parameter : module_->parameters()) {
+    mark_as_part({parameter}, run_->group,
+                 ShardOfParameter{parameter.sizes().vec(), parameter.strides().vec(), 0,
+                                  parameter.numel(), /*is_whole=*/true});
   }
 }
 

@@ -94,6 +94,7 @@ class FullyShardedDataParallel : public ReplicatedModel {
 
   torch::Tensor call(const Inputs& inputs);
   void reshard_all();
+  void mark_whole();
 
   std::shared_ptr<Run> run_;
   std::vector<std::shared_ptr<Unit>> units_;  // the outermost first; none on a group of one rank

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@
 #include "ladder/armour/stop_signal.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
+#include "ladder/checkpoint/training_state.h"
 #include "ladder/core/error.h"
 #include "ladder/data/distributed_sampler.h"
 #include "ladder/launch/signals.h"
@@ -30,6 +32,7 @@
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/sgd.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/fully_sharded_data_parallel.h"
 #include "ladder/parallel/pipeline_stage.h"
 #include "ladder/parallel/zero_redundancy_optimizer.h"
 #include "mnist/networks.h"
@@ -368,6 +371,42 @@ TEST(Snapshot, HoldsTheStagesOfAPipeline) {
     EXPECT_TRUE(fs::exists(path + "/model_rank_1.safetensors"));
     EXPECT_EQ(train_stages(group, path, -1), whole);
   });
+}
+
+std::string bytes_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// From four ranks over three, one (which writes whole tensors) and two back to four.
+TEST(SaveParts, OfShardsAreLoadedByAnyNumberOfRanks) {
+  const TemporaryFolder folder;
+  int number = 0;
+  for (const int world_size : {4, 3, 1, 2, 4}) {
+    run_ranks(world_size, [&](const ProcessGroup& group) {
+      const auto model = std::make_shared<FullyShardedDataParallel>(first_model(basicnet()), group);
+      const auto optimizer = basicnet().make_optimizer(model->parameters());
+      const CheckpointParts parts = {model_part("model.safetensors", *model),
+                                     optimizer_part("optimizer.safetensors", *optimizer, model)};
+      if (number == 0) {
+        train(*model, *optimizer, basicnet(), 2, [](int /*step*/) { return random_batch(4); });
+      } else {
+        load_parts(folder.file(std::to_string(number - 1)), parts, group, Log({.quiet = true}));
+      }
+      save_parts(folder.file(std::to_string(number)), parts, group);
+      model->eval();
+      if (world_size == 1) return;
+      EXPECT_ERROR(load_parts(folder.file(std::to_string(number)), parts, group, Log()), UsageError,
+                   "the network is whole on every rank; hint: call train() or reshard()");
+    });
+    ++number;
+  }
+  EXPECT_TRUE(fs::exists(folder.file("2/model.safetensors")));
+  for (const std::string name :
+       {"model_rank_0", "model_rank_3", "optimizer_rank_0", "optimizer_rank_3"}) {
+    const auto file = "/" + name + ".safetensors";
+    EXPECT_EQ(bytes_of(folder.file("4" + file)), bytes_of(folder.file("0" + file))) << name;
+  }
 }
 
 }  // namespace

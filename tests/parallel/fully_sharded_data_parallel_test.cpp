@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/adam.h"
@@ -198,6 +199,7 @@ TEST_ON_RANKS(FullyShardedDataParallel, RefusesWhatItWouldTrainWrong, 2) {
 
   const auto sharded = stack();
   const FullyShardedDataParallel model(sharded, group);
+  EXPECT_ERROR(save_model(model, "none"), UsageError, "call unshard() of FullyShardedDataParallel");
   EXPECT_ERROR(DistributedDataParallel(sharded, group), UsageError,
                "the parameters are divided over these ranks already");
 }
