@@ -90,7 +90,7 @@ constexpr Rule<AcceleratedOptions> kAcceleratedRules[] = {
     kMasksByPosition<AcceleratedOptions>,
     {"--sums exact",
      [](const AcceleratedOptions& o) {
-       return o.exact_sums && o.accelerator.data_loader.mode != LoaderMode::kGlobal;
+       return in_micro_batches(o) && o.accelerator.data_loader.mode != LoaderMode::kGlobal;
      },
      "with this --loader-mode the batches depend on the number of ranks",
      "use --loader-mode global: the ranks divide each batch"},
@@ -217,8 +217,7 @@ void complete(AcceleratedOptions& options, const Flags& flags, const CommandText
   complete_accelerator(options.accelerator, options);
   options.resume = flags.given("--resume");
   require_rules(kAcceleratedRules, options);
-  options.exact = options.exact_options();
-  options.accelerator.exact_sums = options.exact;
+  options.accelerator.replicate = options.replicate;
   complete_all(options, flags);
   AccelerateConfig environment{.gradient_accumulation_steps = 0};
   read_accelerate_environment(environment);

@@ -29,8 +29,8 @@ struct TrainerRunOptions : GroupOptions, ProcessOptions {
   bool parity = false;                 // --profile parity: the recipe's own optimizer
 };
 
-inline bool has_exact_sums(const TrainerRunOptions& options) {
-  return options.training.sums == ladder::Sums::kExact;
+inline bool in_micro_batches(const TrainerRunOptions& options) {
+  return options.training.replicate_options().in_micro_batches();
 }
 
 }  // namespace mnist

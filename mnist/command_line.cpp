@@ -95,7 +95,7 @@ constexpr Rule<RankOptions> kRankRules[] = {
      "add --batch-mode per-device, or omit --scale-lr"},
     kNoMicroBatches<RankOptions>,
     kMasksByPosition<RankOptions>,
-    {"--sums exact", [](const RankOptions& o) { return o.exact_sums && grows(o); },
+    {"--sums exact", [](const RankOptions& o) { return in_micro_batches(o) && grows(o); },
      "with this --batch-mode the batches depend on the number of ranks",
      "use --batch-mode global: the ranks divide each batch"},
 };
@@ -129,7 +129,6 @@ constexpr Option<CommandTexts> kProfile[] = {
 void complete_ranks(RankOptions& options, const Flags& flags, bool require_launcher) {
   complete_group(options, require_launcher);
   require_rules(kRankRules, options);
-  options.exact = options.exact_options();
   complete_all(options, flags);
 }
 
@@ -194,7 +193,7 @@ void add_flags(Flags& flags, ReplicaOptions& options, CommandTexts& texts) {
 void add_rank_flags(Flags& flags, GroupOptions& options, SumOptions& sums) {
   flags.add(tables::kScaling, options.recipe);
   flags.add(tables::kCheck, sums);
-  flags.add(tables::kSums, sums);
+  flags.add(tables::sums(), sums);
 }
 
 void add_flags(Flags& flags, RankOptions& options, CommandTexts& texts) {
@@ -229,7 +228,7 @@ void add_flags(Flags& flags, PipelineRunOptions& options, CommandTexts& texts) {
   flags.add(tables::group(), options.process_group);
   flags.add<ProcessOptions>(tables::kProcesses, options);
   flags.add(tables::kLauncher, options.process_group);
-  flags.add<SumOptions>(tables::kSums, options);
+  flags.add<SumOptions>(tables::sums(), options);
   flags.add(tables::kPipeline, options.pipeline);
 }
 
@@ -290,7 +289,7 @@ void complete(AmpOptions& options, const Flags& flags, const CommandTexts& /*tex
   if (flags.given("--save") && options.save.empty()) options.save = kAmpPath;
   complete_ranks(options, flags, /*require_launcher=*/false);
   const bool synchronises = options.recipe.name == "convnet" || flags.given("--sync-bn");
-  if (options.exact && options.sync_bn && synchronises) {
+  if (in_micro_batches(options) && options.sync_bn && synchronises) {
     throw UsageError::conflict(
         "--sums exact", "SyncBatchNorm adds floats over the ranks, so the sum depends on them",
         "add --no-sync-bn: each micro-batch has statistics of its own, on any number of ranks");
@@ -300,7 +299,6 @@ void complete(AmpOptions& options, const Flags& flags, const CommandTexts& /*tex
 void complete(PipelineRunOptions& options, const Flags& flags, const CommandTexts& /*texts*/) {
   complete_group(options, /*require_launcher=*/false);
   require_rules(kPipelineRules, options);
-  options.exact = options.exact_options();
   complete_all(options, flags);
 }
 

@@ -35,13 +35,15 @@ void complete_all(SingleOptions& options, const Flags& flags);
 void share_settings(GroupOptions& options);
 std::string version_text(const std::string& program);
 
-// Rules of stages that have exact sums.
-inline bool has_exact_sums(const SumOptions& options) { return options.exact_sums; }
+// Rules of stages that have --sums.
+inline bool in_micro_batches(const SumOptions& options) {
+  return options.replicate.in_micro_batches();
+}
 template <typename Options>
 constexpr ladder::Rule<Options> kNoMicroBatches = {
     "--micro-batch",
     [](const Options& o) {
-      return !o.exact_sums && o.micro_batch_size != Options().micro_batch_size;
+      return !in_micro_batches(o) && o.replicate.micro_batch != Options().replicate.micro_batch;
     },
     "sums in float have no micro-batches", "add --sums exact"};
 // Ranks draw masks of PyTorch's generator in turn, each for its own samples.
@@ -49,7 +51,8 @@ template <typename Options>
 constexpr ladder::Rule<Options> kMasksByPosition = {
     "--sums exact",
     [](const Options& o) {
-      return has_exact_sums(o) && o.recipe.name == "basicnet" && o.recipe.math == Math::kReference;
+      return in_micro_batches(o) && o.recipe.name == "basicnet" &&
+             o.recipe.math == Math::kReference;
     },
     "with --math reference the dropout masks depend on the number of ranks", "add --math fast"};
 

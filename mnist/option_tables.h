@@ -10,6 +10,7 @@
 #include "ladder/comm/backend_names.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/io/option_table.h"
+#include "ladder/parallel/replicate_options.h"
 #include "mnist/options.h"
 #include "mnist/recipe_options.h"
 
@@ -128,18 +129,21 @@ inline constexpr Option<RankOptions> kBatchMode[] = {
         "--batch-size counts the images of all ranks, or of each rank"),
 };
 inline constexpr Option<SumOptions> kCheck[] = {
-    option<&SumOptions::check_replicas>(
+    option<&SumOptions::replicate, &ladder::ReplicateOptions::check_replicas>(
         kTogether, "check_replicas", "N",
         "steps between comparisons of all ranks' weights; 0 = never", kSteps),
 };
-inline constexpr Option<SumOptions> kSums[] = {
-    option<&SumOptions::exact_sums>(
-        kWeights, "sums", "fast|exact",
-        "sums of gradients; exact: in integers, the same weights for any number of ranks"),
-    option<&SumOptions::micro_batch_size>(kWeights, "micro_batch", "N",
-                                          "images per micro-batch, with --sums exact",
-                                          {1.0, ladder::kMostSamplesPerBatch}),
-};
+// With the sums of this program.
+inline const auto& sums() {
+  using How = ladder::ReplicateOptions;
+  static const auto names = ladder::sum_choices(), help = ladder::sums_help();
+  static const std::array rows = {
+      option<&SumOptions::replicate, &How::sums>(kWeights, "sums", names, help),
+      option<&SumOptions::replicate, &How::micro_batch>(kWeights, "micro_batch", "N",
+                                                        "images per micro-batch, with --sums exact",
+                                                        {1.0, ladder::kMostSamplesPerBatch})};
+  return rows;
+}
 
 inline constexpr Option<ladder::SnapshotOptions> kSnapshot[] = {
     option<&ladder::SnapshotOptions::path>(

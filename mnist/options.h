@@ -11,9 +11,9 @@
 #include "ladder/comm/process_group_options.h"
 #include "ladder/core/precision.h"
 #include "ladder/data/batch_mode.h"
-#include "ladder/exact/exact_data_parallel_options.h"
 #include "ladder/monitor/monitor_options.h"
 #include "ladder/parallel/pipeline_options.h"
+#include "ladder/parallel/replicate_options.h"
 #include "mnist/recipe_options.h"
 
 namespace mnist {
@@ -68,17 +68,9 @@ struct GroupOptions : SingleOptions {
 
 // --sums, --micro-batch, --check-replicas.
 struct SumOptions {
-  bool exact_sums = false;
-  std::int64_t micro_batch_size = ladder::ExactDataParallelOptions{}.micro_batch;
-  std::int64_t check_replicas = 0;                        // every N steps; 0 = never
-  std::optional<ladder::ExactDataParallelOptions> exact;  // follows; unset = --sums fast
+  ladder::ReplicateOptions replicate;
 
-  std::int64_t micro_batch() const { return exact ? exact->micro_batch : 0; }
-  std::optional<ladder::ExactDataParallelOptions> exact_options() const {
-    if (!exact_sums) return std::nullopt;
-    return ladder::ExactDataParallelOptions{.micro_batch = micro_batch_size,
-                                            .check_replicas = check_replicas};
-  }
+  std::int64_t micro_batch() const { return replicate.sampler_micro_batch(); }
 };
 
 // Stages 2 to 4, which divide batches and replicate the model themselves.

@@ -66,7 +66,7 @@ class Record {
   ladder::JsonLines metrics_;
   std::optional<ladder::SystemError> failed_;  // of metrics_, for result()
   ladder::RunSetup setup_;
-  std::int64_t micro_batch_ = 0;  // of exact sums; 0 = sums in float
+  std::int64_t micro_batch_ = 0;  // of the model; 0 = none
 };
 
 }  // namespace mnist

@@ -16,7 +16,6 @@
 #include "ladder/core/device.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/data/distributed_sampler.h"
-#include "ladder/exact/exact_data_parallel.h"
 #include "ladder/launch/spawn.h"
 #include "ladder/monitor/evaluation.h"
 #include "ladder/monitor/training_monitor.h"
@@ -24,6 +23,7 @@
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/replica_check.h"
+#include "ladder/parallel/replicate.h"
 #include "mnist/dataset.h"
 #include "mnist/main.h"
 #include "mnist/recipe.h"
@@ -72,11 +72,11 @@ std::shared_ptr<Model> make_model(const Options& options, const mnist::Recipe& r
   auto model = recipe.make_model();
   if (!options.load.empty()) load_model(*model, options.load);
   model->to(device);
-  if (options.exact) return std::make_shared<ExactDataParallel>(model, group, *options.exact);
+  if (options.replicate.in_micro_batches()) return replicate(model, group, options.replicate);
   return std::make_shared<DistributedDataParallel>(
       model, group,
-      DistributedDataParallelOptions{.device_ids = {device},
-                                     .reducer = {.check_replicas = options.check_replicas}});
+      DistributedDataParallelOptions{
+          .device_ids = {device}, .reducer = {.check_replicas = options.replicate.check_replicas}});
 }
 
 // One pass over the training set. The order of an epoch is a function of its number.

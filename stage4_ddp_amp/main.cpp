@@ -17,7 +17,6 @@
 #include "ladder/core/device.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/data/distributed_sampler.h"
-#include "ladder/exact/exact_data_parallel.h"
 #include "ladder/launch/spawn.h"
 #include "ladder/monitor/evaluation.h"
 #include "ladder/monitor/training_monitor.h"
@@ -26,6 +25,7 @@
 #include "ladder/parallel/convert_sync_batchnorm.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/replica_check.h"
+#include "ladder/parallel/replicate.h"
 #include "mnist/dataset.h"
 #include "mnist/main.h"
 #include "mnist/recipe.h"
@@ -75,12 +75,12 @@ std::shared_ptr<Model> make_model(const Options& options, const mnist::Recipe& r
   if (!options.load.empty()) load_model(*model, options.load);
   model->to(device);
   if (options.sync_bn) convert_sync_batchnorm(*model, group);
-  if (options.exact)
-    return std::make_shared<ExactDataParallel>(model, group, options.exact->scaled_by(scaler));
+  if (options.replicate.in_micro_batches())
+    return replicate(model, group, options.replicate.scaled_by(scaler));
   return std::make_shared<DistributedDataParallel>(
       model, group,
-      DistributedDataParallelOptions{.device_ids = {device},
-                                     .reducer = {.check_replicas = options.check_replicas}});
+      DistributedDataParallelOptions{
+          .device_ids = {device}, .reducer = {.check_replicas = options.replicate.check_replicas}});
 }
 
 // One pass over the training set. The order of an epoch is a function of its number.

@@ -85,7 +85,7 @@ void train_epoch(Accelerator& accelerator, Model& model, const AcceleratedDataLo
 
 // The train_ddp of the tutorials: runs in every process. The accelerator sets up and cleans up.
 void run(const Options& options) {
-  Accelerator accelerator(options.accelerator, {.ddp = {.check_replicas = options.check_replicas}});
+  Accelerator accelerator(options.accelerator);
   const mnist::Recipe recipe(options.recipe, accelerator.num_processes());
   mnist::Record record(options.record, recipe, accelerator.process_group());
   auto data = make_data(options, recipe, accelerator);

@@ -18,13 +18,13 @@
 #include "ladder/core/device.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/data/distributed_sampler.h"
-#include "ladder/exact/exact_data_parallel.h"
 #include "ladder/launch/spawn.h"
 #include "ladder/monitor/evaluation.h"
 #include "ladder/monitor/training_monitor.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/parallel/pipeline_stage.h"
+#include "ladder/parallel/replicate.h"
 #include "mnist/dataset.h"
 #include "mnist/main.h"
 #include "mnist/networks.h"
@@ -66,8 +66,8 @@ PipelineStage make_model(const Options& options, const mnist::Recipe& recipe,
   if (!options.load.empty()) load_model(*model, options.load);
   mnist::keep_layers(*model, group.rank(), group.world_size());
   model->to(device);
-  if (options.exact) {
-    model = std::make_shared<ExactDataParallel>(model, ProcessGroup::single(), *options.exact);
+  if (options.replicate.in_micro_batches()) {
+    model = replicate(model, ProcessGroup::single(), options.replicate);
   }
   return {std::move(model), group, options.pipeline};
 }

@@ -163,8 +163,9 @@ NumItems Accelerator::num_items(std::int64_t own) const {
   const double weight = shared_.gradients->round_weight();
   auto count = torch::tensor(weight == 0.0 ? 0 : own, torch::kInt64);
   shared_.group.all_reduce(count);
-  const double processes =
-      shared_.options.exact_sums || weight == 0.0 ? 1.0 : num_processes() / weight;
+  const double processes = shared_.options.replicate.in_micro_batches() || weight == 0.0
+                               ? 1.0
+                               : num_processes() / weight;
   return {.global = std::max<std::int64_t>(count.item<std::int64_t>(), 1),
           .processes = std::llround(processes)};
 }
@@ -191,7 +192,7 @@ torch::Tensor Accelerator::clip_grad_norm_(const std::vector<torch::Tensor>& par
   if (!sync_gradients()) return {};
   unscale_gradients();
   std::optional<OneThread> one_thread;
-  if (shared_.options.exact_sums) one_thread.emplace();
+  if (shared_.options.replicate.in_micro_batches()) one_thread.emplace();
   return ladder::clip_grad_norm_(parameters, max_norm, norm_type);
 }
 

@@ -10,8 +10,8 @@
 
 #include "ladder/comm/process_group_options.h"
 #include "ladder/core/precision.h"
-#include "ladder/exact/exact_data_parallel_options.h"
 #include "ladder/io/option_table.h"
+#include "ladder/parallel/replicate_options.h"
 
 namespace ladder {
 
@@ -51,6 +51,8 @@ struct ProjectConfiguration {
   std::optional<std::size_t> total_limit;  // checkpoints to keep; unset = all
 };
 
+using ExactDataParallelOptions = ReplicateOptions;  // earlier name
+
 // The program's settings for an Accelerator. Unset ones come from the environment, which
 // `accelerate launch` fills, or from the configuration file; see accelerate_config.h.
 struct AcceleratorOptions {
@@ -63,9 +65,11 @@ struct AcceleratorOptions {
   std::optional<bool> debug;    // check shapes before collectives, and that backward was scaled
   std::string config_file;      // written by `accelerate config`; empty = none
   DataLoaderConfiguration data_loader;
-  // Wraps models in ExactDataParallel, also on one process: the same weights for any number of
-  // processes and threads. Its loss_scale follows the precision. Only in LoaderMode::kGlobal.
-  std::optional<ExactDataParallelOptions> exact_sums;  // unset = sums in float
+  // The sums of gradients of prepared models, by name: {.sums = "exact", .micro_batch = 16}. Sums
+  // in micro-batches, all but "fast", need LoaderMode::kGlobal, and wrap models on one process too;
+  // their loss_scale follows the precision.
+  ReplicateOptions replicate;
+  std::optional<ExactDataParallelOptions> exact_sums;  // earlier name: replicate, with sums exact
   // Divides the state of each prepared optimizer among the processes: ZeroRedundancyOptimizer.
   bool zero_redundancy = false;
   ProjectConfiguration project;

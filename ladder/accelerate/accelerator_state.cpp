@@ -14,13 +14,20 @@ namespace ladder {
 namespace {
 
 constexpr Rule<AcceleratorOptions> kRules[] = {
-    {"exact_sums",
+    {"replicate.sums",
      [](const AcceleratorOptions& o) {
-       return o.exact_sums && o.data_loader.mode != LoaderMode::kGlobal;
+       return o.replicate.in_micro_batches() && o.data_loader.mode != LoaderMode::kGlobal;
      },
-     "it needs batches that do not depend on the number of processes",
+     "micro-batches need batches that do not depend on the number of processes",
      "set data_loader.mode to LoaderMode::kGlobal, in which the processes divide each batch"},
 };
+
+AcceleratorOptions with_present_names(AcceleratorOptions options) {
+  if (!options.exact_sums) return options;
+  options.replicate = *options.exact_sums;
+  options.replicate.sums = "exact";
+  return options;
+}
 
 std::string device_request(const AcceleratorOptions& options, const AccelerateConfig& config) {
   if (config.use_cpu) return "cpu";
@@ -35,8 +42,8 @@ ProcessGroupOptions group_options(AcceleratorOptions options, const AccelerateCo
   options.gradient_accumulation.num_steps = config.gradient_accumulation_steps;
   options.mixed_precision = config.mixed_precision;
   auto settings = settings_of_ranks(settings_of(accelerator_option_table(), options));
-  settings["exact_sums"] =
-      options.exact_sums ? std::to_string(options.exact_sums->micro_batch) : "unset";
+  settings["replicate.sums"] = options.replicate.sums;
+  settings["replicate.micro_batch"] = std::to_string(options.replicate.sampler_micro_batch());
   settings.merge(group.settings);
   group.settings = std::move(settings);
   return group;
@@ -50,7 +57,7 @@ GradScalerOptions scaler_options(GradScalerOptions options, Precision precision)
 }  // namespace
 
 AcceleratorState::AcceleratorState(AcceleratorOptions given, AcceleratorHandlers given_handlers)
-    : options(std::move(given)),
+    : options(with_present_names(std::move(given))),
       handlers(std::move(given_handlers)),
       config(accelerate_config(options)),
       group(init_process_group(group_options(options, config))),
@@ -63,6 +70,8 @@ AcceleratorState::AcceleratorState(AcceleratorOptions given, AcceleratorHandlers
           config.gradient_accumulation_steps, options.gradient_accumulation.sync_with_dataloader)) {
   for (const auto& note : config.notes) log.info(note);
   require_rules(kRules, options);
+  auto& checks = handlers.ddp.check_replicas;
+  if (checks == 0) checks = options.replicate.check_replicas;
   choose_precision(config.mixed_precision, device, log);
 }
 

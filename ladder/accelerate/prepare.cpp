@@ -11,10 +11,10 @@
 #include "ladder/amp/precision.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
-#include "ladder/exact/exact_data_parallel.h"
 #include "ladder/guest/optimizer_archive.h"
 #include "ladder/guest/torch_lr_scheduler.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/replicate.h"
 #include "ladder/parallel/zero_redundancy_optimizer.h"
 
 namespace ladder {
@@ -38,12 +38,10 @@ void require_object(const void* object, const char* expected) {
                             "the pointer is null: create it first");
 }
 
-std::shared_ptr<Model> in_exact_data_parallel(std::shared_ptr<Model> model,
-                                              const AcceleratorState& shared) {
-  auto options = shared.options.exact_sums->scaled_by(*shared.scaler);
-  const auto checks = shared.handlers.ddp.check_replicas;
-  if (checks > 0) options.check_replicas = checks;
-  return std::make_shared<ExactDataParallel>(std::move(model), shared.group, std::move(options));
+ReplicateOptions replicate_options(const AcceleratorState& shared) {
+  auto how = shared.options.replicate.scaled_by(*shared.scaler);
+  how.check_replicas = shared.handlers.ddp.check_replicas;
+  return how;
 }
 
 }  // namespace
@@ -64,8 +62,8 @@ std::shared_ptr<Model> PreparedObjects::prepare_model(std::shared_ptr<Model> mod
   if (shared_.is_mixed()) {
     model = std::make_shared<AutocastModel>(model, dtype_of(shared_.config.mixed_precision));
   }
-  if (shared_.options.exact_sums) {
-    model = in_exact_data_parallel(std::move(model), shared_);
+  if (shared_.options.replicate.in_micro_batches()) {
+    model = replicate(std::move(model), shared_.group, replicate_options(shared_));
   } else if (shared_.use_distributed()) {
     model = std::make_shared<DistributedDataParallel>(
         model, shared_.group, DistributedDataParallelOptions{.reducer = shared_.handlers.ddp});
@@ -78,8 +76,9 @@ void PreparedObjects::prepare_module(const std::shared_ptr<torch::nn::Module>& m
   require_object(module.get(), "a module");
   if (std::ranges::find(state_.models, module) != state_.models.end()) return;
   require_savable(*module);
-  if (shared_.options.exact_sums) {
-    throw UsageError::conflict("exact_sums", "a module that is no ladder::Model",
+  if (shared_.options.replicate.in_micro_batches()) {
+    throw UsageError::conflict("replicate.sums",
+                               "micro-batches of a module that is no ladder::Model",
                                "derive it from ladder::Model and override new_like()");
   }
   std::erase_if(modules_, [&](const auto& own) { return own.module == module; });  // freed before
@@ -210,12 +209,12 @@ TrainingState PreparedObjects::state() const {
 }
 
 AcceleratedDataLoader PreparedObjects::prepare_eval_loader(DataLoader loader) const {
-  const auto& exact_sums = shared_.options.exact_sums;
-  return {std::move(loader), LoaderSetup{.group = shared_.group,
-                                         .device = shared_.batch_device(),
-                                         .configuration = shared_.options.data_loader,
-                                         .gradients = shared_.gradients,
-                                         .micro_batch = exact_sums ? exact_sums->micro_batch : 0}};
+  return {std::move(loader),
+          LoaderSetup{.group = shared_.group,
+                      .device = shared_.batch_device(),
+                      .configuration = shared_.options.data_loader,
+                      .gradients = shared_.gradients,
+                      .micro_batch = shared_.options.replicate.sampler_micro_batch()}};
 }
 
 void PreparedObjects::free_memory() {

@@ -37,7 +37,8 @@ struct PreparedModule {
 //
 //     std::shared_ptr<Model>           on the device, under autocast if the precision is mixed;
 //                                      with several processes wrapped in
-//                                      DistributedDataParallel, or by exact_sums (a collective)
+//                                      DistributedDataParallel, or as `replicate` says (a
+//                                      collective)
 //     any other torch::nn module       the same object, on the device; with several processes a
 //                                      GradientReducer averages its gradients (a collective).
 //                                      Call its forward as before. Under mixed precision it runs

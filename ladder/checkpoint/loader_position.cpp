@@ -19,7 +19,7 @@ void require_micro_batch(const JsonReader& position, std::string_view origin,
   const auto saved = position.contains("micro_batch") ? position.count("micro_batch") : 0;
   if (saved == micro_batch) return;
   const auto text = [](std::int64_t size) {
-    return size == 0 ? "sums in float" : fmt::format("exact sums of micro-batches of {}", size);
+    return size == 0 ? "sums in float" : fmt::format("sums of micro-batches of {}", size);
   };
   throw UsageError::conflict(
       origin,

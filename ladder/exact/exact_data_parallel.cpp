@@ -29,6 +29,7 @@
 #include "ladder/parallel/averaged_gradient.h"
 #include "ladder/parallel/replica_check.h"
 #include "ladder/parallel/replicas.h"
+#include "ladder/parallel/replicate.h"
 #include "ladder/parallel/version_counter_guard.h"
 
 namespace ladder {
@@ -357,3 +358,11 @@ torch::Tensor ExactDataParallel::forward(const Inputs& inputs) {
 }
 
 }  // namespace ladder
+
+extern "C" const bool ladder_exact_data_parallel;
+const bool ladder_exact_data_parallel = ladder::add_sums(
+    "exact", "in integers, the same weights for any number of ranks",
+    [](std::shared_ptr<ladder::Model> model, ladder::ProcessGroup group,
+       const ladder::ReplicateOptions& how) -> std::shared_ptr<ladder::ReplicatedModel> {
+      return std::make_shared<ladder::ExactDataParallel>(std::move(model), std::move(group), how);
+    });

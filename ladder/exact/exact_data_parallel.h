@@ -9,11 +9,14 @@
 #include <utility>
 
 #include "ladder/comm/process_group.h"
-#include "ladder/exact/exact_data_parallel_options.h"
 #include "ladder/nn/model.h"
+#include "ladder/parallel/replicate_options.h"
 #include "ladder/parallel/replicated_model.h"
 
 namespace ladder {
+
+// `sums` has no effect on this class: it is the one that replicate() makes for "exact".
+using ExactDataParallelOptions = ReplicateOptions;
 
 // A Model around a Model of which every rank has a replica, as DistributedDataParallel, whose
 // weights are the same bits for every number of ranks and threads and for every backend.

@@ -16,6 +16,7 @@
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/text.h"
 #include "ladder/io/json.h"
+#include "ladder/parallel/replicate_options.h"
 
 namespace ladder {
 namespace {
@@ -143,7 +144,8 @@ void read_report_to(const GivenValue& given, T& arguments) {
   arguments.report_to = trackers == Names{"none"} ? Names{} : trackers;
 }
 
-constexpr std::string_view kBackendRow = "ddp_backend";  // with the backends of this program
+// With the backends and the sums of this program.
+constexpr std::string_view kBackendRow = "ddp_backend", kSumsRow = "sums";
 
 using enum Effect;
 // What a Trainer has in output_dir.
@@ -273,8 +275,7 @@ constexpr TrainingArgument kRows[] = {
               "split_batches, even_batches, dispatch_batches", read_accelerator_config,
               write_accelerator_config),
     flag<&T::use_cpu>(kOwn, "use_cpu", "CPU even if GPUs are present"),
-    option<&T::sums>(kWeights, "sums", "fast|exact",
-                     "sums of gradients; exact: the same weights on any number of ranks"),
+    option<&T::sums>(kWeights, kSumsRow, "", ""),
     option<&T::micro_batch>(kWeights, "micro_batch", "N",
                             "samples per micro-batch, with exact sums", kBatchSize),
 
@@ -406,11 +407,17 @@ constexpr UnsupportedArgument kUnsupported[] = {
 std::span<const TrainingArgument> training_argument_table() {
   static const auto names = fmt::format("{}", fmt::join(backend_names() | std::views::keys, "|"));
   static const auto help = fmt::format("communication backend [{}]", automatic_backends());
+  static const auto sums = sum_choices(), help_of_sums = sums_help();
   static const auto rows = [] {
     auto all = std::to_array(kRows);
-    auto& row = *std::ranges::find(all, kBackendRow, &TrainingArgument::name);
-    row.value = names;
-    row.help = help;
+    const auto complete = [&](std::string_view name, std::string_view value,
+                              std::string_view text) {
+      auto& row = *std::ranges::find(all, name, &TrainingArgument::name);
+      row.value = value;
+      row.help = text;
+    };
+    complete(kBackendRow, names, help);
+    complete(kSumsRow, sums, help_of_sums);
     return all;
   }();
   return rows;

@@ -49,8 +49,8 @@ struct LossOutput {
 
 // Of one batch. Without labels there is no loss; with prediction_loss_only there is only the loss.
 struct Prediction {
-  torch::Tensor loss;     // scalar: mean over this process's part, with exact sums its share of the
-                          // mean over the batch of all; undefined if there is none
+  torch::Tensor loss;     // scalar: mean over this process's part, in micro-batches its share of
+                          // the mean over the batch of all; undefined if there is none
   torch::Tensor outputs;  // one row per sample; undefined if there are none
   Inputs labels;          // one tensor per label name, one row per sample; may be empty
 };
@@ -226,7 +226,7 @@ class Trainer {
   // the mean over its T labels; a label of -100 counts as one of loss 0.
   //
   // The loss is a mean over the batch of all processes and of the accumulation window: make it from
-  // the sum over this part by num_items_in_batch.mean(sum), or, with exact sums,
+  // the sum over this part by num_items_in_batch.mean(sum), or, with sums in micro-batches,
   // mean(function of the sum, outputs, labels).
   virtual LossOutput compute_loss(Model& model, const Inputs& inputs,
                                   const NumItems& num_items_in_batch);
@@ -263,7 +263,7 @@ class Trainer {
   virtual double floating_point_ops(const Inputs& /*inputs*/) { return 0.0; }
 
  private:
-  // With exact sums: this process's share of the mean loss of a batch, and the weight of that.
+  // In micro-batches: this process's share of the mean loss of a batch, and the weight of that.
   using Shares = std::vector<std::pair<torch::Tensor, double>>;
 
   // --- trainer.cpp ---
@@ -351,12 +351,12 @@ class Trainer {
   std::shared_ptr<AcceleratedScheduler> scheduler_;
   std::unique_ptr<AcceleratedDataLoader> train_loader_;
   std::unique_ptr<AcceleratedDataLoader> eval_loader_;  // of the present or last evaluation
-  std::optional<NumItems> eval_items_;                  // of its present batch, with exact sums
+  std::optional<NumItems> eval_items_;                  // of its present batch, in micro-batches
   std::optional<double> model_preparation_time_;        // if an evaluation came first
   bool trackers_started_ = false;
 
   torch::Tensor loss_;  // float64 scalar on the device: sum over the steps since the last log
-  Shares shares_;       // the same with exact sums
+  Shares shares_;       // the same in micro-batches
   bool loss_needs_labels_ = true;
   double logged_loss_ = 0.0;  // sum over the steps before it
   std::int64_t logged_step_ = 0;

@@ -59,7 +59,7 @@ struct Trainer::Gathered {
   std::int64_t expected = 0;  // samples
   std::int64_t samples = 0;   // so far
   Rows losses;                // float64: each sample has the mean loss of its batch
-  Shares shares;              // in their place with exact sums; the weight is the number of samples
+  Shares shares;  // in their place in micro-batches; the weight is the number of samples
   Rows predictions;
   nlohmann::ordered_map<std::string, Rows> labels;  // by label name
 };
@@ -136,7 +136,7 @@ PredictionOutput Trainer::evaluation_loop(const std::string& description,
 }
 
 void Trainer::gather_step(const Batch& batch, Gathered& gathered) {
-  if (args_.sums == Sums::kExact) eval_items_ = batch.num_items();
+  if (batch.micro_batch > 0) eval_items_ = batch.num_items();
   const auto step =
       prediction_step(*prepared_model_, options_.data_collator(batch), args_.prediction_loss_only);
   const auto gather = [&](const torch::Tensor& part, Rows& rows) {

@@ -246,7 +246,7 @@ torch::Tensor Trainer::train_on(const Batch& batch) {
   const auto inputs = options_.data_collator(batch);
   const auto loss = training_step(*prepared_model_, inputs, batch.num_items());
   state_.total_flos += floating_point_ops(inputs);
-  if (args_.sums == Sums::kExact) {
+  if (batch.micro_batch > 0) {
     shares_.emplace_back(loss.to(torch::kFloat64), accelerator_.loss_weight());
     return loss;
   }
@@ -262,7 +262,7 @@ torch::Tensor Trainer::train_on(const Batch& batch) {
 // The sum of the losses of all steps since the last call, each a mean over all processes. A
 // collective.
 double Trainer::take_loss() {
-  if (args_.sums == Sums::kFast) {
+  if (shares_.empty()) {
     const auto sum = accelerator_.reduce(loss_, Reduction::kMean).item<double>();
     loss_.zero_();
     return sum;

@@ -80,14 +80,17 @@ constexpr Rule<T> kRules[] = {
        return a.lr_scheduler_type == SchedulerType::kReduceLrOnPlateau && !evaluates(a);
      },
      "reduce_lr_on_plateau needs evaluations", kEvaluate},
-    {"sums exact",
+    {"sums",
      [](const T& a) {
-       return a.sums == Sums::kExact && a.accelerator_config.mode() != LoaderMode::kGlobal;
+       return a.replicate_options().in_micro_batches() &&
+              a.accelerator_config.mode() != LoaderMode::kGlobal;
      },
-     "the batches of this accelerator_config depend on the number of processes",
+     "{}, and the batches of this accelerator_config depend on the number of processes",
      "set accelerator_config to {\"split_batches\": true, \"even_batches\": false}"},
     {"micro_batch",
-     [](const T& a) { return a.sums == Sums::kFast && a.micro_batch != T{}.micro_batch; },
+     [](const T& a) {
+       return !a.replicate_options().in_micro_batches() && a.micro_batch != T{}.micro_batch;
+     },
      "sums in float have no micro-batches", "set sums to exact"},
     {"save_strategy", [](const T& a) { return saves_best(a) && a.metric_for_best_model.empty(); },
      "expected metric_for_best_model beside best, not set",

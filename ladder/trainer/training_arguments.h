@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerator_options.h"
+#include "ladder/parallel/replicate_options.h"
 
 namespace ladder {
 
@@ -26,7 +27,11 @@ enum class SchedulerType {
   kReduceLrOnPlateau
 };
 enum class Banner { kTutorial, kV5 };
-enum class Sums { kFast, kExact };
+// Earlier names of the values of TrainingArguments::sums.
+struct Sums {
+  static constexpr const char* kFast = "fast";
+  static constexpr const char* kExact = "exact";
+};
 
 // How the processes share batches: `accelerator_config` of transformers. A JSON object in files.
 struct AcceleratorConfig {
@@ -134,9 +139,9 @@ struct TrainingArguments {
   std::int64_t ddp_timeout = 1800;  // seconds
   AcceleratorConfig accelerator_config;
   bool use_cpu = false;
-  Sums sums = Sums::kFast;        // not in transformers; exact: the same weights for any number of
-                                  // processes and threads, see ExactDataParallel
-  std::int64_t micro_batch = 16;  // not in transformers: samples per micro-batch, of exact sums
+  std::string sums = "fast";      // not in transformers; exact: the same weights for any number of
+                                  // processes and threads, see replicate.h
+  std::int64_t micro_batch = 16;  // not in transformers: samples per micro-batch, unless fast
 
   // --- For the program; a Trainer ignores them ---
   bool do_train = false;
@@ -146,6 +151,9 @@ struct TrainingArguments {
   // --- Short test runs ---
   bool fast_dev_run = false;         // one training and one evaluation batch, no checkpoint
   double limit_train_batches = 1.0;  // above 1: batches per epoch; up to 1: fraction of them
+
+  // Of sums and micro_batch.
+  ReplicateOptions replicate_options() const { return {.sums = sums, .micro_batch = micro_batch}; }
 };
 
 // Derives arguments from others, and checks all of them. Returns warnings, one line each. A second
@@ -154,8 +162,8 @@ struct TrainingArguments {
 //   - eval_strategy other than no sets do_eval; eval_steps are logging_steps if unset;
 //   - load_best_model_at_end and reduce_lr_on_plateau set metric_for_best_model to "loss" if unset;
 //     greater_is_better follows from its name;
-//   - sums exact needs batches that the processes divide: accelerator_config with split_batches and
-//     without even_batches;
+//   - sums other than fast need batches that the processes divide: accelerator_config with
+//     split_batches and without even_batches;
 //   - warmup_ratio becomes warmup_steps; "~/" in output_dir the home folder; use_cpu switches
 //     dataloader_pin_memory off; report_to "all" becomes all trackers.
 //

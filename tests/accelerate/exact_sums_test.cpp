@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AcceleratorOptions::exact_sums: the same weights for any number of processes and threads.
+// The exact sums of an Accelerator: the same weights for any number of processes and threads.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <torch/types.h>
@@ -44,7 +44,7 @@ std::string text_of_ranks(int world_size, const std::function<std::string(Accele
 
 AcceleratorOptions exact_options(int num_steps = 1) {
   return {.gradient_accumulation = {.num_steps = num_steps},
-          .exact_sums = ExactDataParallelOptions{.micro_batch = kMicroBatch}};
+          .replicate = {.sums = "exact", .micro_batch = kMicroBatch}};
 }
 
 // A training run of 37 samples: seven batches of five and one of two, by default in windows of
@@ -192,7 +192,8 @@ TEST(ExactSumsOfAccelerator, WrapTheModelOnOneProcessTooAndNeedTheGlobalLoaderMo
       auto options = exact_options();
       options.data_loader.mode = mode;
       EXPECT_ERROR(ranks.make(options), UsageError,
-                   "exact_sums: it needs batches that do not depend on the number of processes");
+                   "replicate.sums: micro-batches need batches that do not depend on the number of "
+                   "processes");
     }
   });
 }
@@ -200,7 +201,7 @@ TEST(ExactSumsOfAccelerator, WrapTheModelOnOneProcessTooAndNeedTheGlobalLoaderMo
 TEST(ExactSumsOfAccelerator, CompareTheReplicasAsTheirOwnOptionsSay) {
   run_accelerators(2, [](Accelerators& ranks) {
     auto options = exact_options();
-    options.exact_sums->check_replicas = 1;
+    options.replicate.check_replicas = 1;
     const auto accelerator = ranks.make(options);
     const auto model = accelerator->prepare(small_net());
     if (accelerator->is_main_process()) {
@@ -260,15 +261,15 @@ TEST(ExactSumsOfAccelerator, RefuseACheckpointOfOtherSums) {
       EXPECT_EQ(trainee.hash(), before);
     };
     auto other = exact_options();
-    other.exact_sums->micro_batch = 3;
+    other.replicate.micro_batch = 3;
     const auto of_two = save(exact_options(), "of_two");
     const auto of_floats = save({}, "of_floats");
     expect_refused(other, of_two,
-                   "it was written with exact sums of micro-batches of 2, and this run has exact "
-                   "sums of micro-batches of 3");
-    expect_refused({}, of_two, "exact sums of micro-batches of 2, and this run has sums in float");
+                   "it was written with sums of micro-batches of 2, and this run has sums of "
+                   "micro-batches of 3");
+    expect_refused({}, of_two, "sums of micro-batches of 2, and this run has sums in float");
     expect_refused(exact_options(), of_floats,
-                   "sums in float, and this run has exact sums of micro-batches of 2");
+                   "sums in float, and this run has sums of micro-batches of 2");
     ExactTrainee same(ranks, {.options = exact_options()});
     EXPECT_NO_THROW(same.accelerator->load_state(of_two));
   });

@@ -265,7 +265,7 @@ TEST(Snapshot, OfOtherSettingsAndOfOtherSumsIsRefused) {
     run.settings[0].effect = Effect::kTogether;
     EXPECT_EQ(Loop(group, run).monitor.steps(), 4);
     run.micro_batch = 4;
-    EXPECT_ERROR(Loop(group, run), UsageError, "exact sums of micro-batches of 2, and this run");
+    EXPECT_ERROR(Loop(group, run), UsageError, "sums of micro-batches of 2, and this run");
     run.micro_batch = 0;
     EXPECT_ERROR(Loop(group, run), UsageError, "and this run has sums in float");
   });

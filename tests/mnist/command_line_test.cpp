@@ -25,6 +25,7 @@
 #include "ladder/core/gpus.h"
 #include "ladder/core/log.h"
 #include "ladder/monitor/run_settings.h"
+#include "ladder/parallel/replicate_options.h"
 #include "mnist/accelerated_main.h"
 #include "mnist/flags.h"
 #include "mnist/option_tables.h"
@@ -157,7 +158,7 @@ TEST(CommandLine, RefusesWhatARowExcludes) {
   values += expect_refusals<ProcessGroupOptions>(tables::group());
   values += expect_refusals<ProcessGroupOptions>(tables::kLauncher);
   values += expect_refusals<ProcessOptions>(tables::kProcesses);
-  values += expect_refusals<SumOptions>(tables::kSums);
+  values += expect_refusals<SumOptions>(tables::sums());
   values += expect_refusals<SumOptions>(tables::kCheck);
   values += expect_refusals<SnapshotOptions>(tables::kSnapshot);
   values += expect_refusals<PipelineOptions>(tables::kPipeline);
@@ -401,7 +402,7 @@ TEST(CommandLine, AStageHasTheFlagsOfItsOwnIdea) {
   EXPECT_EQ(found.batch_mode, BatchMode::kPerDevice);
   EXPECT_EQ(found.recipe.scale_lr, LrScaling::kSqrt);
   EXPECT_EQ(found.recipe.scheduler, "step");
-  EXPECT_EQ(found.check_replicas, 3);
+  EXPECT_EQ(found.replicate.check_replicas, 3);
   EXPECT_EQ(found.nprocs, 4);
   EXPECT_EQ(found.master_port, 12355);
   EXPECT_EQ(found.process_group.init_method, "file:///tmp/a");
@@ -412,11 +413,13 @@ TEST(CommandLine, AStageHasTheFlagsOfItsOwnIdea) {
   EXPECT_TRUE(options<LaunchedOptions>("").process_group.require_launcher);
 }
 
-// As add_backend() does before main().
+// As add_backend() and add_sums() do before main().
 const bool has_another_backend = backend_names().emplace("more", "never").second;
+const bool has_other_sums = (sum_names().emplace_back("other", ""), true);
 
-TEST(CommandLine, TakesABackendThatTheProgramAdds) {
-  EXPECT_TRUE(has_another_backend);
+TEST(CommandLine, TakesABackendAndSumsThatTheProgramAdds) {
+  EXPECT_TRUE(has_another_backend && has_other_sums);
+  EXPECT_EQ(options<AcceleratedOptions>("--sums other").accelerator.replicate.sums, "other");
   EXPECT_EQ(options<SpawnedOptions>("--backend more").process_group.backend, "more");
   EXPECT_EQ(options<AcceleratedOptions>("--backend more").accelerator.process_group.backend,
             "more");
@@ -442,18 +445,19 @@ TEST(CommandLine, SyncBatchNormIsOnUnlessSwitchedOff) {
 }
 
 TEST(CommandLine, SumsAreInFloatUnlessExactOnesAreNamed) {
-  EXPECT_EQ(options<SpawnedOptions>("").exact, std::nullopt);
-  EXPECT_EQ(options<SpawnedOptions>("--sums fast").exact, std::nullopt);
+  EXPECT_EQ(options<SpawnedOptions>("").replicate.sums, "fast");
+  EXPECT_EQ(options<SpawnedOptions>("--sums fast").micro_batch(), 0);
   EXPECT_EQ(options<SpawnedOptions>("").micro_batch(), 0);
   EXPECT_EQ(options<SpawnedOptions>("--sums exact").micro_batch(), 16);
   const auto found = options<LaunchedOptions>("--sums exact --micro-batch 8 --check-replicas 3");
-  EXPECT_EQ(found.exact->micro_batch, 8);
-  EXPECT_EQ(found.exact->check_replicas, 3);
+  EXPECT_EQ(found.replicate.micro_batch, 8);
+  EXPECT_EQ(found.replicate.check_replicas, 3);
   EXPECT_EQ(flag(found, "--sums"), "exact");
   EXPECT_EQ(flag(found, "--micro-batch"), "8");
   const auto accelerated = options<AcceleratedOptions>("--sums exact --micro-batch 4");
-  EXPECT_EQ(accelerated.accelerator.exact_sums->micro_batch, 4);
-  EXPECT_FALSE(options<AcceleratedOptions>("").accelerator.exact_sums.has_value());
+  EXPECT_EQ(accelerated.accelerator.replicate.sums, "exact");
+  EXPECT_EQ(accelerated.accelerator.replicate.micro_batch, 4);
+  EXPECT_EQ(options<AcceleratedOptions>("").accelerator.replicate.sums, "fast");
 }
 
 // What else in a run depends on the number of ranks.
@@ -472,7 +476,7 @@ TEST(CommandLine, ExactSumsRefuseWhatChangesWithTheRanks) {
                                       {"--sums exact --math reference", masks}});
   expect_refused<TrainerRunOptions>({{"--sums exact --math reference", masks}});
   EXPECT_FALSE(options<AmpOptions>("--sums exact --recipe convnet --no-sync-bn").sync_bn);
-  EXPECT_TRUE(options<AmpOptions>("--sums exact").exact.has_value()) << "no BatchNorm";
+  EXPECT_EQ(options<AmpOptions>("--sums exact").micro_batch(), 16) << "no BatchNorm";
   EXPECT_NO_THROW(parse<SpawnedOptions>("--sums exact --math reference --recipe convnet"))
       << "no dropout";
 }

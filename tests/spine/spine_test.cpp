@@ -29,6 +29,7 @@
 #include "ladder/optim/sgd.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/replica_check.h"
+#include "ladder/parallel/replicate.h"
 #include "mnist/networks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
@@ -74,6 +75,10 @@ TEST(Spine, HasTheEntriesOfNoShelf) {
   EXPECT_ERROR(init_process_group({.backend = "shm"}), UsageError, "one of auto, gloo, nccl, got");
   run_ranks(1, [](const ProcessGroup& group) {
     EXPECT_TRUE(typeid(checkpoint_store()) == typeid(CheckpointStore));
+    EXPECT_TRUE(
+        dynamic_cast<DistributedDataParallel*>(replicate(mnist::make_basic_net(), group).get()));
+    EXPECT_ERROR(replicate(mnist::make_basic_net(), group, {.sums = "exact"}), UsageError,
+                 "sums: expected one of fast, got 'exact'; hint: link ladder::exact");
     EXPECT_EQ(ops().linear, plain::linear);
     EXPECT_EQ(ops().counter_mask, counter_mask_by_tensors);
     StepObservers observers;

@@ -372,7 +372,7 @@ TrainingArguments exact_arguments() {
   args.logging_steps = 2;
   args.eval_strategy = IntervalStrategy::kEpoch;
   args.save_strategy = SaveStrategy::kNo;
-  args.sums = Sums::kExact;
+  args.sums = "exact";
   args.micro_batch = 2;
   return args;
 }
@@ -417,7 +417,7 @@ TEST(ExactSumsOfTrainer, LogTheLossesOfSumsInFloat) {
   exact.args.num_train_epochs = 1;
   ExactSetup fast;
   fast.args.num_train_epochs = 1;
-  fast.args.sums = Sums::kFast;
+  fast.args.sums = "fast";
   fast.args.micro_batch = TrainingArguments{}.micro_batch;
   const auto expected = training_of(fast);
   const auto got = training_of(exact);
