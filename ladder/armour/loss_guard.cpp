@@ -38,7 +38,7 @@ std::string hint_of_model(const torch::nn::Module& model) {
   const std::string hint =
       "use a smaller learning rate, or find the first bad step with a fingerprint of every step";
   if (micro_batch_of(model) == 0) return hint;
-  return hint + "; exact sums turn large gradients into NaN: float sums do not";
+  return hint + "; sums in micro-batches turn large gradients into NaN: sums in float do not";
 }
 
 std::string step_text(std::int64_t epoch, std::int64_t step) {

@@ -15,7 +15,7 @@ namespace ladder {
 struct NumItems {
   std::int64_t global = 0;       // samples over all ranks
   std::int64_t processes = 1;    // ranks whose gradients are averaged
-  std::int64_t micro_batch = 0;  // > 0: gradients are added in micro-batches; ExactDataParallel
+  std::int64_t micro_batch = 0;  // > 0: gradients are added one micro-batch at a time
 
   // The loss to differentiate, from the sum over this rank's samples: sum × ranks ÷ global. On one
   // rank that is the mean, to the last bit. On several, gradients averaged over the ranks equal the

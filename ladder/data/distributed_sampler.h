@@ -84,7 +84,7 @@ struct ShardedBatchSamplerOptions {
   bool drop_last = false;                  // drop a short last batch
   std::int64_t rank = 0;                   // of this process: 0 to world_size - 1
   std::int64_t world_size = 1;             // ranks that share each batch; >= 1
-  std::int64_t micro_batch = 0;  // > 0: slices are whole micro-batches, for ExactDataParallel
+  std::int64_t micro_batch = 0;            // > 0: slices are whole micro-batches; see NumItems
 };
 
 // This rank's slice of every batch: batch k of the run holds the same samples, in the same order,

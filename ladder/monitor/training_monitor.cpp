@@ -35,8 +35,8 @@ void require_same_micro_batch(const Batch& batch, std::int64_t of_model) {
   throw UsageError::conflict(
       fmt::format("a model with {}", text(of_model)),
       fmt::format("the batches have {}", text(batch.micro_batch)),
-      "give the batch sampler and ExactDataParallel one number, in the field micro_batch of "
-      "DivideBatchesOptions and ExactDataParallelOptions");
+      "give the batch sampler and the model one number, in the field micro_batch of "
+      "DivideBatchesOptions and ReplicateOptions");
 }
 
 }  // namespace

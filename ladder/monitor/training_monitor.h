@@ -91,7 +91,7 @@ class TrainingMonitor {
   // stepped; false for all but the last micro-batch of an accumulation window.
   //
   // Throws, on all ranks in the same step: UsageError if the micro-batches of the batch are not
-  // those of the model (see ExactDataParallel); StoppedBySignal after the verdict of an observer,
+  // those of the model (see ReplicateOptions); StoppedBySignal after the verdict of an observer,
   // once setup.checkpoints.save returned; and what the observers throw, such as NumericError and
   // DistributedError for a loss that is not finite (see LossGuard).
   void step(const Batch& batch, const torch::Tensor& loss, bool updated = true);

@@ -54,10 +54,10 @@ class Model : public torch::nn::Module {
   void register_forward_hooks(ForwardHooks hooks) { hooks_.push_back(std::move(hooks)); }
 
   // A second model with equal values in tensors of its own, on the same device and in the same
-  // modes, for the replicas of DataParallel and ExactDataParallel. Leaves the random generator
-  // unchanged; torch::nn::Module::clone does not, because it initialises again. For a network that
-  // is built from one options struct: return ladder::new_network_like(*this, options_). Throws
-  // UsageError unless overridden.
+  // modes, for wrappers with several replicas in one process, such as DataParallel. Leaves the
+  // random generator unchanged; torch::nn::Module::clone does not, because it initialises again.
+  // For a network that is built from one options struct: return ladder::new_network_like(*this,
+  // options_). Throws UsageError unless overridden.
   virtual std::shared_ptr<Model> new_like() const;
 
   // The samples of a micro-batch, of a wrapper that divides each batch into some of this size;

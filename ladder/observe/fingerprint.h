@@ -15,7 +15,7 @@ namespace ladder {
 
 // Records hashes of every k-th training step: of the positions of the samples, the loss, each
 // gradient, and each weight after the step. tools/first_difference then finds the first difference
-// of two runs, with exact sums also if they have different numbers of ranks:
+// of two runs, in micro-batches also if they have different numbers of ranks:
 //
 //     tools/first_difference a.rank0.jsonl b.rank0.jsonl
 //     step 17, rank 0, gradient of conv2.weight: 3fa4... in A, 91bc... in B

@@ -52,9 +52,9 @@ class PipelineStage : public ModelWrapper {
 
   // Forwards and backwards of all micro-batches: adds the gradients of `batch` to the parameters of
   // this rank, and returns the loss, without a graph, on every rank. `batch` is the same on
-  // all ranks; rank 0 reads its inputs, the last one its targets. The loss is float32, of exact
-  // sums float64. A collective. Throws DistributedError if ranks have batches of other sizes, or
-  // with other indices or targets on the CPU.
+  // all ranks; rank 0 reads its inputs, the last one its targets. The loss is float32; float64 if
+  // batch.micro_batch > 0. A collective. Throws DistributedError if ranks have batches of other
+  // sizes, or with other indices or targets on the CPU.
   torch::Tensor step(const Batch& batch, const Loss& loss);
 
   // The output of the last stage, on every rank, without gradients. For evaluations: other ranks

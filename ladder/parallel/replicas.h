@@ -14,8 +14,7 @@
 
 namespace ladder {
 
-// For wrappers that hold several replicas of a model in one process: DataParallel and
-// ExactDataParallel.
+// For wrappers that hold several replicas of a model in one process, such as DataParallel.
 
 // Gives the tensors `target` the memory of `source`.
 void share_memory(const std::vector<torch::Tensor>& source,

@@ -23,8 +23,8 @@ namespace ladder {
 //     optimizer.step();  // a collective from now on
 //
 // The parts are equal ranges of all weights in the order of the optimizer's groups, so a large
-// parameter may be divided. Gradients stay whole: clipping, GradScaler and exact sums need no
-// change, and neither do schedules.
+// parameter may be divided. Gradients stay whole: clipping, GradScaler and other sums of them
+// (replicate.h) need no change, and neither do schedules.
 //
 // Checkpoints have the form of an undivided optimizer, and any number of ranks resumes from them.
 // Before state_dict(), all ranks call optimizer.consolidate_state_dict(); save_training_state does.

@@ -191,7 +191,7 @@ TEST(LossGuard, ThrowsInTheStepOfALossThatIsNotFinite) {
   LossGuard of_exact_sums(model, {});
   of_exact_sums.begin_epoch(1);
   EXPECT_ERROR(of_exact_sums.add(batch_of(2), kBadLoss, 2), NumericError,
-               "exact sums turn large gradients into NaN: float sums do not");
+               "sums in micro-batches turn large gradients into NaN: sums in float do not");
 }
 
 TEST(LossGuard, ThrowsAtTheEndOfTheAccumulationWindowOrOfTheEpoch) {
