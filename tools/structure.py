@@ -6,7 +6,10 @@
 
 The spine is what lessons 0 to 4, 7 and 8 need; what is optional stands on shelves, which the spine
 must not include. A module is a source with its header; a file reaches what it includes and the
-sources of the headers that it includes. --list prints each include from the spine into a shelf.
+sources of the headers that it includes. A file names exact sums if it names their class, files,
+shelf, options or choice (ExactDataParallel, exact_sums, "exact sums", --sums exact), not if
+another thing is exact, such as ExactEvalSampler. --list prints each include from the spine into a
+shelf.
 """
 
 from __future__ import annotations
@@ -32,7 +35,9 @@ SHELVES = {
     "trainer": "trainer/",
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
-EXACT = re.compile("[Ee]xact(?!ly)")
+EXACT_SUMS = re.compile(r"[Ee]xact(?:[ _]?|\s+// )(?:sums|Sums|data_parallel|DataParallel)|"
+                        r"sums(?: to |\W{1,4})exact\b|fast\|exact|\"exact\"|\bkExact\b|"
+                        r"ladder(?:/|::)exact\b")
 # A field, a row of a table, a text in quotes; not where the training uses the value.
 OPTION = re.compile(r'^ +[\w:]+ per_device_train_batch_size\b|::per_device_train_batch_size>|'
                     r'"per_device_train_batch_size"', re.MULTILINE)
@@ -104,7 +109,7 @@ def measures(tree: Tree) -> list[int]:
                    if not name.startswith("ladder/exact/"))
 
     accelerator = [name for name in tree.text if module(name) == "ladder/accelerate/accelerator"]
-    return [len(stage0), tree.lines(stage0), len(crossings(tree)), naming(EXACT), naming(OPTION),
+    return [len(stage0), tree.lines(stage0), len(crossings(tree)), naming(EXACT_SUMS), naming(OPTION),
             tree.lines(accelerator)]
 
 
