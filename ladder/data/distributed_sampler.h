@@ -11,12 +11,13 @@
 
 namespace ladder {
 
-// How several ranks divide the samples:
+// How several ranks divide the samples. ShardedBatchSampler divides a batch, DistributedSampler an
+// epoch:
 //
-//     DistributedSampler    training; each rank reads batches of its own size. The global batch
-//                           grows with the number of ranks, and an epoch has fewer steps.
 //     ShardedBatchSampler   training; the ranks divide each batch. The run takes the same steps
 //                           with the same samples for every number of ranks.
+//     DistributedSampler    training; each rank reads batches of its own size. The global batch
+//                           grows with the number of ranks, and an epoch has fewer steps.
 //     ExactEvalSampler      evaluation; every sample exactly once.
 //     BatchSamplerShard     programs that must equal one of Accelerate's.
 //

@@ -13,6 +13,7 @@
 namespace ladder {
 
 // The variables behind a lookup. An empty one counts as unset. The lookup must outlive this object.
+// The names that launchers set: kLauncherVariables in core/environment.h.
 class Variables {
  public:
   explicit Variables(const VariableLookup& lookup) : lookup_(&lookup) {}

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// By tensor operations. Kernels with the same bits: kernels/dropout_mask.cpp for the CPU,
+// kernels/dropout_mask.cu for a GPU.
 #include "ladder/nn/dropout_mask.h"
 
 #include <torch/utils.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Marks parameters, averages nothing: gradient_reducer.cpp averages.
 #include "ladder/parallel/averaged_gradient.h"
 
 #include <fmt/format.h>

@@ -17,6 +17,8 @@
 
 namespace ladder {
 
+// Marks parameters, averages nothing: gradient_reducer.h averages.
+//
 // Weights that train alone: an optimizer steps them, and no wrapper averages their gradients over
 // the ranks. Examples are a tensor beside the parameters of a wrapped module, a parameter that is
 // registered after the wrapper, and a network that is not prepared.

@@ -26,7 +26,8 @@ struct CommHook {
   std::function<torch::Tensor(const torch::Tensor& sum)> decode;
 };
 
-// The default: sums gradients ÷ world size.
+// Sums gradients ÷ world size. This is the average without a hook too, but there c10d::Reducer
+// divides by itself.
 inline CommHook allreduce_hook() {
   return {
       .encode = [](const torch::Tensor& bucket, int world_size) { return bucket.div(world_size); },
