@@ -108,7 +108,7 @@ def test_a_folder_without_git(tmp_path: Path, start: Start) -> None:
 
 def test_structure_counts_what_stage_0_reaches_and_what_the_spine_includes(tmp_path: Path) -> None:
     sources = {
-        "ladder/io/a.h": '#include "ladder/kernels/b.h"\n', "ladder/io/a.cpp": "// exact\n\n",
+        "ladder/io/a.h": '#include "ladder/kernels/b.h"\n', "ladder/io/a.cpp": "// exact sums\n\n",
         "ladder/kernels/b.h": '#include "ladder/core/philox.h"\n', "ladder/core/philox.h": "",
         "ladder/monitor/fingerprint.h": "",
         "ladder/exact/c.h": '#include "ladder/io/a.h"\n// exact\n',
