@@ -13,7 +13,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/log.h"
 #include "ladder/data/data_loader.h"
-#include "ladder/io/json_lines.h"
+#include "ladder/io/appended_file.h"
 #include "ladder/monitor/evaluation.h"
 #include "ladder/monitor/run_setup.h"
 #include "ladder/monitor/training_monitor.h"

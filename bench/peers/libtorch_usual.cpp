@@ -19,7 +19,7 @@
 #include "ladder/core/error.h"
 #include "ladder/core/log.h"
 #include "ladder/core/memory.h"
-#include "ladder/io/json_lines.h"
+#include "ladder/io/appended_file.h"
 #include "ladder/nn/state_dict.h"
 #include "mnist/files.h"
 #include "mnist/main.h"

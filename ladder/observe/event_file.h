@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "ladder/io/json_lines.h"
+#include "ladder/io/appended_file.h"
 
 namespace ladder {
 

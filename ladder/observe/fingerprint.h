@@ -8,7 +8,7 @@
 #include <string>
 
 #include "ladder/data/batch.h"
-#include "ladder/io/json_lines.h"
+#include "ladder/io/appended_file.h"
 #include "ladder/monitor/step_observer.h"
 
 namespace ladder {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "ladder/core/error.h"
+#include "ladder/io/appended_file.h"
 #include "ladder/io/json.h"
-#include "ladder/io/json_lines.h"
 #include "ladder/observe/event_file.h"
 
 namespace ladder {

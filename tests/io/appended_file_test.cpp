@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/io/json_lines.h"
+#include "ladder/io/appended_file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
