@@ -7,7 +7,7 @@
 #include <array>
 #include <string_view>
 
-#include "ladder/comm/backend_names.h"
+#include "ladder/comm/process_group_options.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/io/option_table.h"
 #include "ladder/parallel/replicate_options.h"

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/comm/backend_names.h"
 #include "ladder/comm/gloo_backend.h"
+#include "ladder/comm/process_group_options.h"
 #include "ladder/core/device.h"
 #include "ladder/core/gpus.h"
 

@@ -30,7 +30,7 @@ struct Backend {
 const Backend& find_backend(const ProcessGroupOptions& options, const LaunchEnvironment& launch);
 const Backend& find_backend(const std::string& name);
 
-// Adds a row before gloo. `condition`: when "auto" selects it, for help texts (backend_names.h).
+// Adds a row before gloo. `condition`: when "auto" selects it, for help texts.
 // Before main(), in a source that ladder/CMakeLists.txt lists as ADDED, which the linker keeps:
 //
 //     extern "C" const bool ladder_NAME_OF_THE_SOURCE;

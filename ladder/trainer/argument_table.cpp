@@ -11,7 +11,7 @@
 #include <ranges>
 #include <utility>
 
-#include "ladder/comm/backend_names.h"
+#include "ladder/comm/process_group_options.h"
 #include "ladder/core/error.h"
 #include "ladder/core/largest_counts.h"
 #include "ladder/core/text.h"

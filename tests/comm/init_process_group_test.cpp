@@ -14,8 +14,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "ladder/comm/backend_names.h"
 #include "ladder/comm/backends.h"
+#include "ladder/comm/process_group_options.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/launch/listening_socket.h"

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "ladder/comm/backend_names.h"
+#include "ladder/comm/process_group_options.h"
 #include "ladder/core/error.h"
 #include "ladder/core/gpus.h"
 #include "ladder/core/log.h"

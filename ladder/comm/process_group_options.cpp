@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/comm/backend_names.h"
+#include "ladder/comm/process_group_options.h"
 
 namespace ladder {
 
