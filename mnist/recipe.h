@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "ladder/data/batch.h"
-#include "ladder/data/transform.h"
+#include "ladder/data/dataset.h"
 #include "ladder/monitor/evaluation.h"
 #include "ladder/nn/model.h"
 #include "ladder/optim/lr_scheduler.h"

@@ -8,7 +8,6 @@
 #include <ladder/core/error.h>
 #include <ladder/core/philox.h>
 #include <ladder/data/dataset.h>
-#include <ladder/data/transform.h>
 #include <ladder/nn/model.h>
 #include <ladder/nn/state_dict.h>
 #include <torch/nn/modules/linear.h>

@@ -11,7 +11,6 @@
 #include "ladder/data/batch.h"
 #include "ladder/data/dataset.h"
 #include "ladder/data/sampler.h"
-#include "ladder/data/transform.h"
 
 namespace ladder {
 

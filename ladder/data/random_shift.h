@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "ladder/data/transform.h"
+#include "ladder/data/dataset.h"
 
 namespace ladder {
 

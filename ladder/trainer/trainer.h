@@ -18,7 +18,6 @@
 #include "ladder/data/batch.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/data/dataset.h"
-#include "ladder/data/transform.h"
 #include "ladder/guest/adapt.h"
 #include "ladder/monitor/step_observer.h"
 #include "ladder/nn/model.h"
