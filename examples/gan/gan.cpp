@@ -6,7 +6,7 @@
 //     torchrun --no-python --nproc-per-node 2 build-examples/gan [DIR]
 #include <fmt/core.h>
 #include <ladder/accelerate/accelerator.h>
-#include <ladder/data/tensor_dataset.h>
+#include <ladder/data/dataset.h>
 #include <ladder/launch/exit_status.h>
 #include <ladder/nn/random_scope.h>
 #include <ladder/nn/sample_noise.h>

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ladder/data/tensor_dataset.h"
+#include "ladder/data/dataset.h"
 #include "tests/support/training.h"
 
 namespace ladder::exercises {

@@ -22,8 +22,8 @@
 
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
+#include "ladder/data/dataset.h"
 #include "ladder/data/distributed_sampler.h"
-#include "ladder/data/tensor_dataset.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/adam.h"

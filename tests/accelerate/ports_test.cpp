@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "ladder/accelerate/accelerator.h"
-#include "ladder/data/tensor_dataset.h"
+#include "ladder/data/dataset.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/nn/sample_noise.h"
 #include "ladder/parallel/convert_sync_batchnorm.h"

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/data/dataset.h"
 #include "ladder/data/distributed_sampler.h"
 #include "ladder/data/random_shift.h"
-#include "ladder/data/tensor_dataset.h"
 #include "mnist/dataset.h"
 #include "tests/support/expect_error.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ladder/comm/process_group.h"
-#include "ladder/data/tensor_dataset.h"
+#include "ladder/data/dataset.h"
 #include "ladder/guest/adapt.h"
 #include "ladder/guest/torch_dataset.h"
 #include "ladder/nn/model.h"

@@ -23,7 +23,7 @@
 
 #include "ladder/armour/loss_guard.h"
 #include "ladder/core/error.h"
-#include "ladder/data/tensor_dataset.h"
+#include "ladder/data/dataset.h"
 #include "ladder/launch/signals.h"
 #include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/sgd.h"

@@ -21,7 +21,7 @@
 #include "ladder/accelerate/function_launcher.h"
 #include "ladder/armour/checkpoint_folder.h"
 #include "ladder/core/error.h"
-#include "ladder/data/tensor_dataset.h"
+#include "ladder/data/dataset.h"
 #include "ladder/launch/signals.h"
 #include "ladder/trainer/trainer.h"
 #include "tests/support/expect_error.h"
