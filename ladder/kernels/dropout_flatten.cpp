@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ladder/kernels/bfloat16.h"
+#include "ladder/kernels/vectors.h"
 #include "ladder/nn/create_graph.h"
 #include "ladder/nn/ops.h"
 

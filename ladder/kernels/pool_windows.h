@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "ladder/kernels/bfloat16.h"
+#include "ladder/kernels/vectors.h"
 
 namespace ladder::kernels {
 
