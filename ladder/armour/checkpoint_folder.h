@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ladder/armour/checkpoint_manifest.h"
+#include "ladder/checkpoint/checkpoint_store.h"
 
 namespace ladder {
 
@@ -119,5 +120,19 @@ void remove_checkpoint(const std::string& path);
 void remove_old_checkpoints(const std::string& parent, std::string_view prefix,
                             std::size_t total_limit, const std::vector<std::string>& keep = {},
                             const std::function<void(const std::string& error)>& failed = {});
+
+// The store of programs that link durable_store.cpp. A manifest with hashes shows damage,
+// each file and name is flushed to the disk, leftovers of killed runs are removed, the link
+// `latest` is kept, and a claim locks ".NAME.lock" beside the folder.
+class DurableStore : public CheckpointStore {
+ public:
+  std::unique_ptr<CheckpointDraft> begin(const std::string& path,
+                                         const CheckpointOptions& options) const override;
+  std::string folder_at(const std::string& path) const override;
+  Checkpoint open(const std::string& path) const override;
+  std::shared_ptr<const void> claim(const std::string& where, const std::string& path,
+                                    const std::vector<CheckpointPart>& parts,
+                                    const ProcessGroup& group, const Log& log) const override;
+};
 
 }  // namespace ladder

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ladder/armour/durable_store.h"
 
 #include <fmt/format.h>
 

@@ -64,8 +64,8 @@ class CheckpointDraft {
 //     if (group.rank() == 0) draft->commit(digests);
 //
 // A kill leaves the old checkpoint or the new one. This store believes what it finds in a folder;
-// DurableStore (durable_store.h), which a program uses that links it, also finds damage, survives a
-// power cut and keeps other runs out. Errors of the operating system are SystemErrors.
+// DurableStore (checkpoint_folder.h), which a program uses that links it, also finds damage,
+// survives a power cut and keeps other runs out. Errors of the operating system are SystemErrors.
 class CheckpointStore {
  public:
   virtual ~CheckpointStore() = default;

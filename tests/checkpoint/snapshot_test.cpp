@@ -18,7 +18,7 @@
 #include <utility>
 
 #include "ladder/amp/grad_scaler.h"
-#include "ladder/armour/durable_store.h"
+#include "ladder/armour/checkpoint_folder.h"
 #include "ladder/armour/stop_signal.h"
 #include "ladder/checkpoint/random_state.h"
 #include "ladder/checkpoint/safetensors.h"
