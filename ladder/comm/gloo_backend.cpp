@@ -14,6 +14,7 @@
 #include <tuple>
 
 #include "ladder/comm/errors.h"
+#include "ladder/core/error.h"
 #include "ladder/core/log.h"
 #include "ladder/core/tensor_form.h"
 
@@ -129,6 +130,10 @@ C10dWork Gloo::recv(Tensors& tensors, int from, int /*tag*/) {
   // In a thread, so that it proceeds while this rank waits for something else.
   const std::shared_future<void> end = std::async(std::launch::async, receive);
   return c10::make_intrusive<FunctionWork>([=](auto&&...) { end.get(); });
+}
+
+C10dWork Gloo::recvAnysource(Tensors& /*tensors*/, int /*tag*/) {
+  throw UsageError::conflict("recv", "no rank to receive from", "name the rank that sends");
 }
 
 C10dWork completed(const Tensors& tensors) {

@@ -39,6 +39,8 @@ class Gloo : public c10d::ProcessGroupGloo {
                                            const c10d::AllreduceOptions& options) override;
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override;
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from, int tag) override;
+  // Throws UsageError: a header is of one sender.
+  c10::intrusive_ptr<c10d::Work> recvAnysource(std::vector<at::Tensor>& tensors, int tag) override;
 
  private:
   static constexpr std::int64_t kHeaderBytes = 256;

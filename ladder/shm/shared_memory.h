@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
-
-#include "ladder/core/clock.h"
-#include "ladder/core/unique_fd.h"
 
 namespace ladder {
 
@@ -21,16 +17,14 @@ namespace ladder {
 // megabytes that takes a fraction of the time of a socket, where the kernel copies each byte twice
 // and wakes a thread for each message.
 //
-// Each rank has a segment with two slots, which it uses in turn. It writes a piece of its bytes
-// into a slot, counts it as published, waits until all ranks have published theirs, and reads all
-// slots in rank order. The slot before the last is free: ranks that published the last piece have
-// read it. Each ordered pair of ranks has slots of its own, for transfers from one to the other.
+// protocol.h describes slots, counters and waits.
 //
 // The memory has no name in any folder (memfd_create): a rank that is killed leaves nothing behind,
 // and a container's small /dev/shm is no limit. Processes of the same user that see this one in
 // /proc can open it.
 //
-// Blocks the calling thread. Not thread-safe.
+// Blocks the calling thread. Thread-safe: a rank's collectives run one at a time, in the order of
+// their calls, which must be that of the other ranks; transfers proceed meanwhile.
 class SharedMemory {
  public:
   // A collective: returns the texts of all ranks, in rank order.
@@ -41,7 +35,7 @@ class SharedMemory {
       std::function<void(int rank, std::size_t offset, std::span<const std::byte> piece)>;
 
   static constexpr std::size_t kChunkBytes{256 * 1024};  // per slot; stays in the L2 cache
-  static constexpr int kMostRanks = 8;                   // each rank reads the slots of all others
+  static constexpr int kMostRanks = 16;                  // each rank reads the slots of all others
 
   // A collective; equal on all ranks.
   struct Call {
@@ -58,7 +52,7 @@ class SharedMemory {
     std::span<std::byte> bytes;
     std::shared_ptr<const void> owner;
     std::size_t pieces = 0;  // of `bytes`, transferred so far
-    bool ended() const { return pieces * kChunkBytes >= bytes.size() && pieces > 0; }
+    bool ended = false;
   };
 
   // A collective. Null on all ranks if one of them cannot share memory: it is on another machine,
@@ -80,6 +74,9 @@ class SharedMemory {
   void exchange(const Call& call, std::span<const std::byte> own, const Consume& consume,
                 std::chrono::milliseconds timeout);
 
+  // Until its end no collective of another thread of this rank comes between those of this one.
+  [[nodiscard]] std::unique_lock<std::recursive_mutex> hold();
+
   // A collective: memory of `bytes` bytes per rank, rank after rank, that all ranks map. Its
   // contents are undefined. It may outlive this object. Null on all ranks if one of them cannot map
   // it. Throws DistributedError as exchange().
@@ -93,10 +90,16 @@ class SharedMemory {
   // Throws DistributedError as exchange(), and if the two ranks' forms differ.
   void wait(const std::shared_ptr<Transfer>& transfer, std::chrono::milliseconds timeout);
 
+  // Whether wait() would not block: `transfer` has ended, or one of the two ranks has failed. Lets
+  // it proceed. Throws as start().
+  bool has_ended(const Transfer& transfer);
+
+  // Each call of this rank throws from now on, those that wait too, and exchange() of the others.
+  void abort();
+
  private:
-  struct Slot;
-  struct Channel;
-  struct Segment;
+  struct Processes;
+  class Calls;
   // A memory as other processes find it.
   struct Memory {
     int fd = -1;              // in the process of rank 0
@@ -110,28 +113,12 @@ class SharedMemory {
 
   SharedMemory(int rank, const std::vector<Peer>& peers);
   static std::shared_ptr<std::byte> map(int pid, const Memory& memory, std::size_t bytes);
-  void publish(std::span<const std::byte> piece, const std::string& call);
-  template <typename Ready>
-  void wait_for(int rank, const Call& call, Deadline& deadline, std::atomic<std::uint32_t>& counter,
-                const Ready& ready);
-  Channel& channel_of(const Transfer& transfer) const;
-  std::atomic<std::uint32_t>& counter_of_peer(const Transfer& transfer) const;
-  void proceed();
-  bool proceed(Transfer& transfer);
-  void require_same_call(int rank, const std::string& text, const Call& call) const;
-  void mark_failed() noexcept;
-  int world_size() const { return static_cast<int>(processes_.size()); }
-  [[noreturn]] void fail(const Call& call, const std::string& cause,
-                         const std::string& hint = "") const;
 
   int rank_;
-  int first_pid_;                    // of rank 0
-  std::vector<UniqueFd> processes_;  // readable when the process has ended
+  int world_size_;
+  int first_pid_;  // of rank 0
   std::shared_ptr<std::byte> memory_;
-  Segment* segments_;         // in it
-  std::uint32_t pieces_ = 0;  // published by this rank
-  std::list<std::shared_ptr<Transfer>> transfers_;
-  bool usable_ = true;
+  std::unique_ptr<Calls> calls_;
 };
 
 }  // namespace ladder

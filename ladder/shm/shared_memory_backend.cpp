@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -41,7 +43,30 @@ SharedMemory::AllGather all_gather_in(const C10dStore& store, const char* name, 
     return all;
   };
 }
-// Gloo, except that what ProcessGroup sends uses shared memory.
+
+// A send or recv that was started. It outlives the group.
+class TransferWork : public c10d::Work {
+ public:
+  TransferWork(std::shared_ptr<SharedMemory> memory, SharedMemory::Transfer transfer,
+               std::chrono::milliseconds timeout)
+      : memory_(std::move(memory)),
+        transfer_(memory_->start(std::move(transfer))),
+        timeout_(timeout) {}
+
+  bool isCompleted() override { return memory_->has_ended(*transfer_); }
+  bool wait(std::chrono::milliseconds timeout) override {
+    memory_->wait(transfer_, timeout == kNoTimeout ? timeout_ : timeout);
+    return true;
+  }
+
+ private:
+  std::shared_ptr<SharedMemory> memory_;
+  std::shared_ptr<SharedMemory::Transfer> transfer_;
+  std::chrono::milliseconds timeout_;
+};
+
+// Gloo, except that what ProcessGroup sends uses shared memory. Collectives block, also with
+// async_op; those of several threads run one at a time.
 class GlooAndSharedMemory : public Gloo, public SharesTensors {
  public:
   GlooAndSharedMemory(const C10dStore& store, const ProcessGroup::Setup& setup,
@@ -55,6 +80,7 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
     const auto stride = (tensor.nbytes() + kPage - 1) / kPage * kPage;
     auto memory = memory_->allocate(stride, this->timeout());
     if (!memory) return;
+    const std::lock_guard lock(shared_mutex_);
     std::erase_if(shared_, [](const auto& entry) { return entry.tensor.expired(); });
     shared_.push_back({c10::weak_intrusive_ptr(tensor.getIntrusivePtr()), memory.get(), stride,
                        ++shared_so_far_});
@@ -83,7 +109,7 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
     if (!name_of(op) || !is_shareable(tensors)) {
       return Gloo::allreduce(tensors, options);
     }
-    if (const auto* shared = shared_of(tensors.front())) {
+    if (const auto shared = shared_of(tensors.front())) {
       return reduced_in_place(tensors, op, options.timeout, *shared);
     }
     return reduced({"all_reduce", name_of(op)}, tensors, op, options.timeout, /*here=*/true);
@@ -110,7 +136,7 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
     if (!is_shareable({input}) || output.numel() != input.numel() * getSize()) {
       return ProcessGroupGloo::_allgather_base(output, input, options);
     }
-    if (const auto* shared = shared_of(output)) {
+    if (const auto shared = shared_of(output)) {
       return gathered_in_place(output, input, options.timeout, *shared);
     }
     const at::AutoDispatchBelowADInplaceOrView plain;
@@ -141,13 +167,15 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
 
   C10dWork send(Tensors& tensors, int to, int tag) override {
     if (!is_shareable(tensors)) return Gloo::send(tensors, to, tag);
-    return transfer(tensors.front(), to, /*sends=*/true);
+    return transfer(tensors.front(), to, tag, /*sends=*/true);
   }
 
   C10dWork recv(Tensors& tensors, int from, int tag) override {
     if (!is_shareable(tensors)) return Gloo::recv(tensors, from, tag);
-    return transfer(tensors.front(), from, /*sends=*/false);
+    return transfer(tensors.front(), from, tag, /*sends=*/false);
   }
+
+  void abort() override { memory_->abort(); }
 
   C10dWork barrier(const c10d::BarrierOptions& options) override {
     exchange({"barrier", ""}, at::empty({0}), options.timeout, [](auto&&...) {});
@@ -173,11 +201,12 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
     int number;                                      // equal on all ranks
   };
 
-  const Shared* shared_of(const at::Tensor& tensor) const {
+  std::optional<Shared> shared_of(const at::Tensor& tensor) const {
+    const std::lock_guard lock(shared_mutex_);
     const auto found = std::ranges::find_if(shared_, [&](const auto& entry) {
       return entry.tensor.lock().get() == tensor.unsafeGetTensorImpl();
     });
-    return found == shared_.end() ? nullptr : &*found;
+    return found == shared_.end() ? std::nullopt : std::optional(*found);
   }
 
   // Each rank sums a range of the elements and writes it to the tensors of all. That takes half of
@@ -229,6 +258,7 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
       parts.push_back(torch::from_blob(part, {tensor.numel()}, tensor.options()));
     }
     call.form += fmt::format("{}memory {}", call.form.empty() ? "" : ", ", shared.number);
+    const auto uninterrupted = memory_->hold();
     const auto meet = [&] { exchange(call, tensor.new_empty({0}), timeout, [](auto&&...) {}); };
     meet();
     write(parts);
@@ -256,28 +286,32 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
     exchange(call, input, timeout, consume);
   }
 
-  C10dWork transfer(const at::Tensor& tensor, int peer, bool sends) {
-    auto started =
-        memory_->start({.peer = peer,
-                        .sends = sends,
-                        .form = TensorForm::of_values(tensor).text(),
-                        .bytes = {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()},
-                        .owner = std::make_shared<at::Tensor>(tensor)});
-    return c10::make_intrusive<FunctionWork>(
-        [this, started = std::move(started)](std::chrono::milliseconds timeout) {
-          memory_->wait(started, timeout == kNoTimeout ? this->timeout() : timeout);
-        });
+  // Transfers keep their order, so tags that differ are an error.
+  C10dWork transfer(const at::Tensor& tensor, int peer, int tag, bool sends) {
+    SharedMemory::Transfer transfer{
+        .peer = peer,
+        .sends = sends,
+        .form = TensorForm::of_values(tensor).text(),
+        .bytes = {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()},
+        .owner = std::make_shared<at::Tensor>(tensor)};
+    if (tag != 0) transfer.form += fmt::format(", tag {}", tag);
+    return c10::make_intrusive<TransferWork>(memory_, std::move(transfer), this->timeout());
   }
 
   // `all`: empty where nothing is to be received.
   C10dWork gathered(const SharedMemory::Call& call, const Tensors& all, const at::Tensor& input,
                     std::chrono::milliseconds timeout) {
     const at::AutoDispatchBelowADInplaceOrView plain;
+    Tensors rows;
+    for (const auto& tensor : all) rows.push_back(tensor.contiguous());
     const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t begin) {
       if (all.empty()) return;
-      all[static_cast<std::size_t>(rank)].view(-1).narrow(0, begin, piece.numel()).copy_(piece);
+      rows[static_cast<std::size_t>(rank)].view(-1).narrow(0, begin, piece.numel()).copy_(piece);
     };
     exchange(call, input.contiguous(), timeout, consume);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (!rows[i].is_same(all[i])) all[i].copy_(rows[i]);
+    }
     return completed(all);
   }
 
@@ -291,8 +325,7 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
     return outputs.size() == 1 && outputs.front().size() == static_cast<std::size_t>(getSize()) &&
            std::all_of(outputs.front().begin(), outputs.front().end(), [&](const auto& output) {
              return output.numel() == input.numel() &&
-                    output.scalar_type() == input.scalar_type() && output.is_cpu() &&
-                    output.is_contiguous();
+                    output.scalar_type() == input.scalar_type() && output.is_cpu();
            });
   }
 
@@ -329,7 +362,8 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
                       consume_bytes, timeout == c10d::kUnsetTimeout ? this->timeout() : timeout);
   }
 
-  std::unique_ptr<SharedMemory> memory_;
+  std::shared_ptr<SharedMemory> memory_;
+  mutable std::mutex shared_mutex_;  // of the next two
   std::vector<Shared> shared_;
   int shared_so_far_ = 0;
 };
@@ -355,8 +389,8 @@ UsageError no_common_memory(const ProcessGroupOptions& /*options*/,
   return UsageError::conflict(
       "backend shm",
       fmt::format("{} ranks that do not share one machine's memory", launch.world_size),
-      fmt::format("use backend auto; up to {} ranks of one user can share it, all outside "
-                  "containers or all in the same one",
+      fmt::format("use backend gloo, or auto, which selects it; up to {} ranks of one user can "
+                  "share memory, all outside containers or all in the same one",
                   SharedMemory::kMostRanks));
 }
 

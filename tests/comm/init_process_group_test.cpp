@@ -139,7 +139,7 @@ TEST(InitProcessGroup, ChoosesGlooForManyRanksAndRefusesToShareTheirMemory) {
     auto shared = in_file(folder);
     shared.backend = "shm";
     EXPECT_ERROR(init_process_group(shared), UsageError,
-                 "backend shm: 9 ranks that do not share one machine's memory; hint: ");
+                 "backend shm: 17 ranks that do not share one machine's memory; hint: use backend gloo");
     const auto group = init_process_group({.timeout = kTimeout, .device = "cpu"});
     EXPECT_EQ(group.backend(), "gloo");
     expect_sums(group);
