@@ -21,7 +21,7 @@ stamp=$venv/.ladder-stamp
 
 build_packages=(g++ cmake ninja-build libssl-dev zlib1g-dev libcli11-dev libfmt-dev
   nlohmann-json3-dev libyaml-cpp-dev libgtest-dev libgmock-dev libbenchmark-dev ccache python3-venv)
-test_packages=(openmpi-bin iproute2 shellcheck valgrind clang-format-19 clang-tidy-19)
+test_packages=(openmpi-bin iproute2 relacy-dev shellcheck valgrind clang-format-19 clang-tidy-19)
 slurm_packages=(slurmctld slurmd slurm-client munge)
 full_packages=(chromium)
 links_packages=(iproute2)

@@ -82,7 +82,7 @@ class SharedCalls {
   }
 
   void wait(const std::shared_ptr<Transfer>& transfer, Milliseconds timeout) {
-    const Call call{.operation = transfer->sends ? "send" : "recv"};
+    const Call call{.operation = transfer->sends ? "send" : "recv", .form = ""};
     run(call, timeout, [&](Deadline& deadline) {
       wait_for(transfer->peer, counter_of_peer(*transfer), call, deadline,
                [&] { return transfer->ended; });
