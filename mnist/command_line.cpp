@@ -108,6 +108,14 @@ constexpr Rule<ReplicaOptions> kReplicaRules[] = {
      [](const ReplicaOptions& o) { return !o.device_ids.empty() && o.device != "auto"; },
      "--device names devices already", "give one of them"},
 };
+constexpr Rule<FullyShardedRunOptions> kFullyShardedRules[] = {
+    {"--sums exact", [](const FullyShardedRunOptions& o) { return in_micro_batches(o); },
+     "no rank has a whole gradient to add in integers",
+     "use beyond/zero_redundancy for --sums exact"},
+    {"--check-replicas",
+     [](const FullyShardedRunOptions& o) { return o.replicate.check_replicas > 0; },
+     "there are no replicas: each rank has other parameters", "omit --check-replicas"},
+};
 constexpr Rule<PipelineRunOptions> kPipelineRules[] = {kNoMicroBatches<PipelineRunOptions>,
                                                        kMasksByPosition<PipelineRunOptions>};
 
@@ -208,6 +216,11 @@ void add_flags(Flags& flags, SpawnedOptions& options, CommandTexts& texts) {
   flags.add<ProcessOptions>(tables::kProcesses, options);
 }
 
+void add_flags(Flags& flags, FullyShardedRunOptions& options, CommandTexts& texts) {
+  add_flags(flags, static_cast<SpawnedOptions&>(options), texts);
+  flags.add(tables::kFullySharded, options.fully_sharded);
+}
+
 void add_flags(Flags& flags, LaunchedOptions& options, CommandTexts& texts) {
   add_flags(flags, static_cast<RankOptions&>(options), texts);
   flags.add(tables::kLauncher, options.process_group);
@@ -280,6 +293,11 @@ void complete(SpawnedOptions& options, const Flags& flags, const CommandTexts& /
   complete_ranks(options, flags, /*require_launcher=*/false);
 }
 
+void complete(FullyShardedRunOptions& options, const Flags& flags, const CommandTexts& texts) {
+  require_rules(kFullyShardedRules, options);
+  complete(static_cast<SpawnedOptions&>(options), flags, texts);
+}
+
 void complete(LaunchedOptions& options, const Flags& flags, const CommandTexts& /*texts*/) {
   require_rules(kSnapshotRules, options.snapshot);
   complete_ranks(options, flags, /*require_launcher=*/true);
@@ -319,6 +337,7 @@ void share_settings(GroupOptions& options) {
 template CommandLine<SingleOptions> parse_command_line(int, const char* const*);
 template CommandLine<ReplicaOptions> parse_command_line(int, const char* const*);
 template CommandLine<SpawnedOptions> parse_command_line(int, const char* const*);
+template CommandLine<FullyShardedRunOptions> parse_command_line(int, const char* const*);
 template CommandLine<LaunchedOptions> parse_command_line(int, const char* const*);
 template CommandLine<AmpOptions> parse_command_line(int, const char* const*);
 template CommandLine<PipelineRunOptions> parse_command_line(int, const char* const*);

@@ -15,7 +15,7 @@ struct CommandLine {
   std::string text;
 };
 
-// Reads the command line of the stage of `Options`, one of the seven structs of options.h. The
+// Reads the command line of the stage of `Options`, one of the structs of options.h. The
 // options come back checked and complete.
 //
 // Throws UsageError for an unknown flag (naming the nearest one), for a value of the wrong form or

@@ -155,6 +155,17 @@ inline constexpr Option<ladder::SnapshotOptions> kSnapshot[] = {
                                             kSteps),
 };
 
+inline constexpr Option<ladder::FullyShardedOptions> kFullySharded[] = {
+    option<&ladder::FullyShardedOptions::reshard_after_forward>(
+        kOwn, "reshard_after_forward", "",
+        "divide each unit again between forward and backward [yes, but the outermost]"),
+    option<&ladder::FullyShardedOptions::prefetch>(
+        kOwn, "prefetch", "", "gather the next unit while one computes, unless in shared memory"),
+    option<&ladder::FullyShardedOptions::param_precision>(
+        kWeights, "param_precision", "fp32|bf16|fp16",
+        "precision of whole parameters; those that the optimizer steps stay fp32"),
+};
+
 inline constexpr Option<ladder::PipelineOptions> kPipeline[] = {
     option<&ladder::PipelineOptions::micro_batches>(kWeights, "micro_batches", "N",
                                                     "micro-batches per batch",

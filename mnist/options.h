@@ -12,6 +12,7 @@
 #include "ladder/core/precision.h"
 #include "ladder/data/batch_mode.h"
 #include "ladder/monitor/monitor_options.h"
+#include "ladder/parallel/fully_sharded_options.h"
 #include "ladder/parallel/pipeline_options.h"
 #include "ladder/parallel/replicate_options.h"
 #include "mnist/recipe_options.h"
@@ -98,7 +99,12 @@ struct AmpOptions : RankOptions, ProcessOptions {
   bool sync_bn = true;                         // --sync-bn: one BatchNorm over all ranks
 };
 
-// beyond/pipeline; beyond/zero_redundancy has those of stage 2.
+// beyond/fully_sharded; beyond/zero_redundancy has those of stage 2.
+struct FullyShardedRunOptions : SpawnedOptions {
+  ladder::FullyShardedOptions fully_sharded;  // --reshard-after-forward, --prefetch, ...
+};
+
+// beyond/pipeline.
 struct PipelineRunOptions : GroupOptions, ProcessOptions, SumOptions {
   ladder::PipelineOptions pipeline;  // --micro-batches, --schedule
 };

@@ -14,6 +14,9 @@ inline void choose_processes(ReplicaOptions& options) {
   choose_processes(static_cast<SingleOptions&>(options));
 }
 void choose_processes(SpawnedOptions& options);
+inline void choose_processes(FullyShardedRunOptions& options) {
+  choose_processes(static_cast<SpawnedOptions&>(options));
+}
 void choose_processes(LaunchedOptions& options);
 void choose_processes(AmpOptions& options);
 void choose_processes(PipelineRunOptions& options);
