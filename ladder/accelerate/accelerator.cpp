@@ -17,6 +17,7 @@
 #include "ladder/core/log.h"
 #include "ladder/core/one_thread.h"
 #include "ladder/optim/clip_grad.h"
+#include "ladder/parallel/fully_sharded_data_parallel.h"
 #include "ladder/parallel/replicated_model.h"
 
 namespace ladder {
@@ -28,6 +29,17 @@ void require_one_number(const torch::Tensor& loss) {
       "Accelerator::backward", "a loss of one number",
       loss.defined() ? fmt::format("{} numbers", loss.numel()) : std::string("an undefined tensor"),
       "such as num_items().mean(sum) of a batch");
+}
+
+// The prepared wrapper that has divided `model`; null if none has.
+FullyShardedDataParallel* sharded_wrapper(
+    const std::vector<std::shared_ptr<torch::nn::Module>>& prepared,
+    const torch::nn::Module& model) {
+  for (const auto& each : prepared) {
+    auto* const wrapper = dynamic_cast<FullyShardedDataParallel*>(each.get());
+    if (wrapper != nullptr && &unwrapped(*wrapper) == &unwrapped(model)) return wrapper;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -234,7 +246,10 @@ bool Accelerator::check_trigger() {
 }
 
 void Accelerator::save_model(const torch::nn::Module& model, const std::string& path) const {
+  FullyShardedDataParallel* const sharded = sharded_wrapper(objects_.models(), model);
+  if (sharded != nullptr) sharded->unshard();
   on_rank_0(shared_.group, "save_model", [&] { ladder::save_model(model, path); });
+  if (sharded != nullptr) sharded->reshard();
 }
 
 void Accelerator::init_trackers(const std::string& project_name,

@@ -11,6 +11,7 @@
 #include "ladder/comm/process_group_options.h"
 #include "ladder/core/precision.h"
 #include "ladder/io/option_table.h"
+#include "ladder/parallel/fully_sharded_options.h"
 #include "ladder/parallel/replicate_options.h"
 
 namespace ladder {
@@ -72,6 +73,9 @@ struct AcceleratorOptions {
   std::optional<ExactDataParallelOptions> exact_sums;  // earlier name: replicate, with sums exact
   // Divides the state of each prepared optimizer among the processes: ZeroRedundancyOptimizer.
   bool zero_redundancy = false;
+  // Divides prepared models, their gradients and the states of their optimizers among the
+  // processes: FullyShardedDataParallel. Accelerate: fsdp_plugin.
+  std::optional<FullyShardedOptions> fully_sharded;  // unset = every process has the whole model
   ProjectConfiguration project;
   std::vector<std::string> log_with;  // trackers: jsonl, csv, tensorboard
   // The scheduler steps when the optimizer does: not inside an accumulation window, and not after a

@@ -20,6 +20,12 @@ constexpr Rule<AcceleratorOptions> kRules[] = {
      },
      "micro-batches need batches that do not depend on the number of processes",
      "set data_loader.mode to LoaderMode::kGlobal, in which the processes divide each batch"},
+    {"fully_sharded",
+     [](const AcceleratorOptions& o) {
+       return o.fully_sharded && (o.zero_redundancy || o.replicate.in_micro_batches());
+     },
+     "zero_redundancy divides states already, and sums in micro-batches need whole gradients",
+     "set fully_sharded alone"},
 };
 
 AcceleratorOptions with_present_names(AcceleratorOptions options) {
@@ -43,6 +49,7 @@ ProcessGroupOptions group_options(AcceleratorOptions options, const AccelerateCo
   options.mixed_precision = config.mixed_precision;
   auto settings = settings_of_ranks(settings_of(accelerator_option_table(), options));
   settings["replicate.sums"] = options.replicate.sums;
+  settings["fully_sharded"] = options.fully_sharded ? "yes" : "no";
   settings["replicate.micro_batch"] = std::to_string(options.replicate.sampler_micro_batch());
   settings.merge(group.settings);
   group.settings = std::move(settings);

@@ -14,6 +14,7 @@
 #include "ladder/guest/optimizer_archive.h"
 #include "ladder/guest/torch_lr_scheduler.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/fully_sharded_data_parallel.h"
 #include "ladder/parallel/replicate.h"
 #include "ladder/parallel/zero_redundancy_optimizer.h"
 
@@ -64,6 +65,9 @@ std::shared_ptr<Model> PreparedObjects::prepare_model(std::shared_ptr<Model> mod
   }
   if (shared_.options.replicate.in_micro_batches()) {
     model = replicate(std::move(model), shared_.group, replicate_options(shared_));
+  } else if (shared_.options.fully_sharded) {
+    model = std::make_shared<FullyShardedDataParallel>(model, shared_.group,
+                                                       *shared_.options.fully_sharded);
   } else if (shared_.use_distributed()) {
     model = std::make_shared<DistributedDataParallel>(
         model, shared_.group, DistributedDataParallelOptions{.reducer = shared_.handlers.ddp});
@@ -76,10 +80,11 @@ void PreparedObjects::prepare_module(const std::shared_ptr<torch::nn::Module>& m
   require_object(module.get(), "a module");
   if (std::ranges::find(state_.models, module) != state_.models.end()) return;
   require_savable(*module);
-  if (shared_.options.replicate.in_micro_batches()) {
-    throw UsageError::conflict("replicate.sums",
-                               "micro-batches of a module that is no ladder::Model",
-                               "derive it from ladder::Model and override new_like()");
+  if (shared_.options.replicate.in_micro_batches() || shared_.options.fully_sharded) {
+    throw UsageError::conflict(
+        shared_.options.fully_sharded ? "fully_sharded" : "replicate.sums, in micro-batches",
+        "a module that is no ladder::Model",
+        "derive it from ladder::Model; for micro-batches override new_like() too");
   }
   std::erase_if(modules_, [&](const auto& own) { return own.module == module; });  // freed before
   if (shared_.options.device_placement) module->to(shared_.device);

@@ -19,6 +19,7 @@
 #include "ladder/core/text.h"
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/fused_optimizer.h"
+#include "ladder/optim/network_part.h"
 
 namespace ladder {
 namespace {
@@ -30,6 +31,15 @@ std::string name_of(const torch::Tensor& tensor, const torch::nn::Module* module
     if (item.value().is_same(tensor)) return item.key();
   }
   return "a tensor, " + TensorForm::of_values(tensor).text();
+}
+
+// An optimizer steps the parts: while the network is whole, its parameters have no gradient.
+void require_divided(const torch::Tensor& parameter) {
+  const auto* const shard = shard_of(parameter);
+  if (shard == nullptr || !shard->is_whole || shard->count == shard->numel()) return;
+  throw UsageError::conflict(
+      "optimizer", "FullyShardedDataParallel has made the network whole",
+      "call reshard() or train() before step(); after no_sync, one backward");
 }
 
 [[noreturn]] void refuse(const std::string& name) {
@@ -71,6 +81,7 @@ void require_averaged(const torch::optim::Optimizer& optimizer, const ProcessGro
   for (const auto& parameters : optimizer.param_groups()) {
     for (const auto& parameter : parameters.params()) {
       if (!parameter.requires_grad()) continue;
+      require_divided(parameter);
       const auto* const own = AveragedGradient::find(parameter);
       if (own == nullptr) others.push_back(parameter);
       if (own != nullptr && own->group().world_size() > 1) mark = own;

@@ -128,6 +128,38 @@ TEST_P(OfRanks, TrainsWithGradientsInBuckets) {
   });
 }
 
+// Bits of DistributedDataParallel, and a file of the plain network; a checkpoint is resumed.
+TEST_P(OfRanks, TrainsTheSameFullySharded) {
+  run_accelerators(world(), [](Accelerators& ranks) {
+    std::vector<std::string> hashes;
+    for (const bool sharded : {false, true}) {
+      const auto accelerator = ranks.make(
+          {.fully_sharded = sharded ? std::optional(FullyShardedOptions()) : std::nullopt});
+      const auto network = first_model(basicnet());
+      const auto [model, optimizer] =
+          accelerator->prepare(network, std::make_unique<AdamW>(network->parameters()));
+      const auto checkpoint = ranks.folder().file("checkpoint");
+      for (int step = 0; step < 3; ++step) {
+        if (step == 2 && sharded) accelerator->save_state(checkpoint);
+        for (const bool again : {false, true}) {  // the last step twice, from the checkpoint
+          if (again && !(step == 2 && sharded)) continue;
+          if (again) accelerator->load_state(checkpoint);
+          run_backward(*accelerator, *model, basicnet(), random_batch(2));
+          accelerator->clip_grad_norm_(model->parameters(), 1e6);  // changes nothing
+          optimizer->step();
+          optimizer->zero_grad();
+        }
+      }
+      const auto path = ranks.folder().file("model.safetensors");
+      accelerator->save_model(*model, path);
+      hashes.push_back(weights_sha256(load_safetensors(path).tensors));
+    }
+    EXPECT_EQ(hashes[1], hashes[0]);
+    EXPECT_ERROR(ranks.make({.zero_redundancy = true, .fully_sharded = FullyShardedOptions()}),
+                 UsageError, "fully_sharded: zero_redundancy divides states already");
+  });
+}
+
 TEST_P(OfRanks, UnwrapFindsTheNetworkAndSaveModelLeavesTheWrappersOut) {
   run_accelerators(world(), [](Accelerators& ranks) {
     MovedNet with_a_child;

@@ -198,7 +198,11 @@ TEST_ON_RANKS(FullyShardedDataParallel, RefusesWhatItWouldTrainWrong, 2) {
   EXPECT_ERROR(FullyShardedDataParallel(doubles, group), UsageError, "expected Float");
 
   const auto sharded = stack();
-  const FullyShardedDataParallel model(sharded, group);
+  FullyShardedDataParallel model(sharded, group);
+  SGD optimizer(model.parameters(), {.lr = 0.1});
+  model.unshard();
+  EXPECT_ERROR(optimizer.step(), UsageError, "has made the network whole; hint: call reshard()");
+  model.reshard();
   EXPECT_ERROR(save_model(model, "none"), UsageError, "call unshard() of FullyShardedDataParallel");
   EXPECT_ERROR(DistributedDataParallel(sharded, group), UsageError,
                "the parameters are divided over these ranks already");

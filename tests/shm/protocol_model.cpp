@@ -106,7 +106,7 @@ template <typename Test, int kRanks, typename Flag, std::size_t kChannels>
 struct Ranks : rl::test_suite<Test, kRanks> {
   using Rank = Protocol<System<Flag, kChannels>>;
   static constexpr std::uint32_t kFirst = static_cast<std::uint32_t>(-3);
-  std::array<typename Rank::Segment, kRanks> segments;
+  std::array<typename Rank::Segment, std::size_t{kRanks}> segments;
 
   void before() {
     for (auto& segment : segments) {
@@ -191,7 +191,7 @@ struct Failure : Ranks<Failure<kPieces>, 2, Atomic<bool>, 0> {
 // The path of large tensors: each rank writes its part to the tensors of all, between two meetings.
 template <int kRanks>
 struct InPlace : Ranks<InPlace<kRanks>, kRanks, NeverSet, 0> {
-  std::array<std::array<rl::var<unsigned>, kRanks>, kRanks> tensors;
+  std::array<std::array<rl::var<unsigned>, std::size_t{kRanks}>, std::size_t{kRanks}> tensors;
 
   void before() {
     Ranks<InPlace<kRanks>, kRanks, NeverSet, 0>::before();
