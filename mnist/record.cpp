@@ -108,7 +108,7 @@ void Record::write_header(const DataLoader& train, const DataLoader& test,
   nlohmann::ordered_json versions;
   for (const auto& [name, version] : library_versions()) versions[name] = version;
   for (const auto& [name, version] : options_.versions) versions[name] = version;
-  nlohmann::ordered_json flags;
+  auto flags = nlohmann::ordered_json::object();
   for (const auto& [name, value] : options_.flags) flags[name] = value;
   metrics_.write({{"record", "run"},
                   {"stage", options_.stage},

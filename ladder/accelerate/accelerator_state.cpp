@@ -29,7 +29,7 @@ constexpr Rule<AcceleratorOptions> kRules[] = {
 };
 
 AcceleratorOptions with_present_names(AcceleratorOptions options) {
-  if (!options.exact_sums) return options;
+  if (!options.exact_sums || options.replicate.in_micro_batches()) return options;
   options.replicate = *options.exact_sums;
   options.replicate.sums = "exact";
   return options;

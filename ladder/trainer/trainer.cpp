@@ -25,7 +25,10 @@ AcceleratorOptions accelerator_options(AcceleratorOptions options, const Trainin
   options.data_loader = {.mode = args.accelerator_config.mode(),
                          .even_batches = args.accelerator_config.even_batches,
                          .dispatch_batches = args.accelerator_config.dispatch_batches};
-  if (args.replicate_options().in_micro_batches()) options.replicate = args.replicate_options();
+  if (args.replicate_options().in_micro_batches()) {
+    options.replicate.sums = args.sums;
+    options.replicate.micro_batch = args.micro_batch;
+  }
   options.project.project_dir = args.output_dir;
   if (!args.output_dir.empty()) options.project.logging_dir = args.output_dir + "/runs";
   options.log_with = args.report_to;

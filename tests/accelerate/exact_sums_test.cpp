@@ -198,18 +198,21 @@ TEST(ExactSumsOfAccelerator, WrapTheModelOnOneProcessTooAndNeedTheGlobalLoaderMo
   });
 }
 
-TEST(ExactSumsOfAccelerator, CompareTheReplicasAsTheirOwnOptionsSay) {
+TEST(ExactSumsOfAccelerator, CompareTheReplicasAsTheirOwnOptionsSayAndSoDoFastOnes) {
   run_accelerators(2, [](Accelerators& ranks) {
     auto options = exact_options();
     options.replicate.check_replicas = 1;
-    const auto accelerator = ranks.make(options);
-    const auto model = accelerator->prepare(small_net());
-    if (accelerator->is_main_process()) {
-      const torch::NoGradGuard no_grad;
-      model->parameters().front().add_(1);
+    for (const char* sums : {"exact", "fast"}) {
+      options.replicate.sums = sums;
+      const auto accelerator = ranks.make(options);
+      const auto model = accelerator->prepare(small_net());
+      if (accelerator->is_main_process()) {
+        const torch::NoGradGuard no_grad;
+        model->parameters().front().add_(1);
+      }
+      const RandomScope random({.positions = torch::arange(2)});
+      EXPECT_ERROR(model->forward(random_batch(2).inputs), DistributedError, "replicas: expected ");
     }
-    const RandomScope random({.positions = torch::arange(2)});
-    EXPECT_ERROR(model->forward(random_batch(2).inputs), DistributedError, "replicas: expected ");
   });
 }
 
