@@ -67,11 +67,18 @@ std::vector<std::pair<std::string, std::string>> own_versions() {
   return {{"zlib", zlibVersion()}, {"cli11", CLI11_VERSION}};
 }
 
+bool is_stack(const SingleOptions& options) { return options.recipe.name == "stack"; }
+
 constexpr Rule<SingleOptions> kSingleRules[] = {
     {"--fingerprint",
      [](const SingleOptions& o) { return o.monitor.fingerprint != 0 && o.record.metrics.empty(); },
      "expected --metrics PATH.jsonl, to write beside it, not set",
      "add --metrics run.jsonl: the fingerprint goes to run.rank0.jsonl"},
+    {"--depth", [](const SingleOptions& o) { return o.recipe.depth && !is_stack(o); },
+     "this network has layers of its own", "add --recipe stack"},
+    {"--data-root",
+     [](const SingleOptions& o) { return is_stack(o) && o.data.root != MNIST_DATA_ROOT; },
+     "the images of --recipe stack are those of a formula", "omit it"},
 };
 
 void complete_monitor(SingleOptions& options, const Flags& flags) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "ladder/core/device.h"
@@ -36,7 +37,8 @@ std::int64_t limited(std::int64_t limit, std::int64_t count, Split split) {
 
 std::shared_ptr<Dataset> load(Split split, std::int64_t limit, const DataOptions& options,
                               const Recipe& recipe, const torch::Device& device) {
-  return std::make_shared<Dataset>(options.root, split,
+  auto files = recipe.name() == "stack" ? formula_files(split) : read_files(options.root, split);
+  return std::make_shared<Dataset>(std::move(files), split,
                                    DatasetOptions{.normalization = recipe.normalization(),
                                                   .limit = limit,
                                                   .device = device,
@@ -69,7 +71,10 @@ Batch ResidentImages::gather(std::span<const std::int64_t> indices) const {
 }
 
 Dataset::Dataset(const std::string& root, Split split, DatasetOptions options)
-    : files_(read_files(root, split)),
+    : Dataset(read_files(root, split), split, options) {}
+
+Dataset::Dataset(Files files, Split split, DatasetOptions options)
+    : files_(std::move(files)),
       size_(limited(options.limit, files_.images.count, split)),
       normalization_(options.normalization),
       mean_(static_cast<float>(options.normalization.mean)),

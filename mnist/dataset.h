@@ -41,8 +41,8 @@ struct ResidentImages {
   ladder::Batch gather(std::span<const std::int64_t> indices) const;
 };
 
-// MNIST, or another data set in its format, kept as bytes (47 MB for 60,000 images): in host
-// memory, or on a GPU, so that training copies no images.
+// MNIST, or another data set in its format or of a formula, kept as bytes (47 MB for 60,000
+// images): in host memory, or on a GPU, so that training copies no images.
 //
 // A batch has one input, "images", float32 [N, 1, 28, 28], and targets int64 [N], each 0 to 9. In
 // host memory it is gathered and normalised in one pass (ladder/data/normalize_bytes.h). The
@@ -52,6 +52,7 @@ class Dataset : public ladder::Dataset {
   // Reads and checks both files. Throws DataError as read_files does, and UsageError when
   // `options.limit` is larger than the set.
   Dataset(const std::string& root, Split split, DatasetOptions options = {});
+  Dataset(Files files, Split split, DatasetOptions options = {});
 
   // Moves the images to `device` if it is a GPU, unless they have moved before or are to stay in
   // host memory. Not while a loader reads them.
@@ -73,7 +74,8 @@ class Dataset : public ladder::Dataset {
   std::optional<ResidentImages> resident_;  // unless the device is the CPU
 };
 
-// The training and the test set of the options and the recipe. On `device`, unless
+// The training and the test set of the options and the recipe: that of a formula for stack, files
+// for the others. On `device`, unless
 // batches are to be page-locked: then in host memory.
 std::shared_ptr<Dataset> load_train(const DataOptions& options, const Recipe& recipe,
                                     const torch::Device& device = torch::kCPU);

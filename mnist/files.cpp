@@ -146,6 +146,38 @@ void check_shapes(const Files& files, const std::string& images_path,
   }
 }
 
+constexpr std::uint64_t kFormulaTrain = 12'800;
+constexpr std::uint64_t kFormulaTest = 2'000;
+using Tiles = std::array<int, 49>;
+
+int formula_byte(std::uint64_t n) {
+  std::uint64_t z = (n + 1) * 0x9E3779B97F4A7C15U;
+  z = (z ^ (z >> 30U)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27U)) * 0x94D049BB133111EBU;
+  return static_cast<int>((z ^ (z >> 31U)) >> 56U);
+}
+
+Tiles tiles_of(std::uint64_t image) {
+  Tiles tiles;
+  for (std::size_t t = 0; t < tiles.size(); ++t) tiles[t] = formula_byte((image + 1) * 1024 + t);
+  return tiles;
+}
+
+std::uint8_t label_of(const Tiles& tiles) {
+  static const auto weights = [] {
+    std::array<Tiles, 10> all;
+    for (std::size_t c = 0; c < 10; ++c) {
+      for (std::size_t t = 0; t < 49; ++t) all[c][t] = formula_byte(49 * c + t) - 128;
+    }
+    return all;
+  }();
+  std::array<int, 10> sums{};
+  for (std::size_t c = 0; c < 10; ++c) {
+    for (std::size_t t = 0; t < 49; ++t) sums[c] += weights[c][t] * (tiles[t] - 128);
+  }
+  return static_cast<std::uint8_t>(std::ranges::max_element(sums) - sums.begin());
+}
+
 }  // namespace
 
 std::vector<std::string> paths_of(const std::string& root, Split split, std::string_view kind) {
@@ -187,6 +219,27 @@ Files read_files(const std::string& root, Split split) {
                           ? fmt::format("MNIST {}, {} images", known.name, files.images.count)
                           : fmt::format("unknown set (sha256 of images {:.12}…, of labels {:.12}…)",
                                         images.file_sha256, labels.file_sha256);
+  return files;
+}
+
+Files formula_files(Split split) {
+  const bool trains = split == Split::kTrain;
+  const std::uint64_t first = trains ? 0 : kFormulaTrain;
+  const std::uint64_t count = trains ? kFormulaTrain : kFormulaTest;
+  Files files;
+  files.images = {.count = static_cast<std::int64_t>(count), .rows = 28, .columns = 28};
+  files.images.pixels.resize(count * 784);
+  files.labels.labels.resize(count);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    const auto tiles = tiles_of(first + i);
+    files.labels.labels[i] = label_of(tiles);
+    for (std::uint64_t p = 0; p < 784; ++p) {
+      const auto tile = tiles[p / 28 / 4 * 7 + p % 28 / 4];
+      const auto noise = formula_byte((first + i + 1) * 1024 + 64 + p);
+      files.images.pixels[i * 784 + p] = static_cast<std::uint8_t>((3 * tile + noise) / 4);
+    }
+  }
+  files.description = fmt::format("formula {}, {} images", trains ? "train" : "test", count);
   return files;
 }
 

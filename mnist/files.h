@@ -52,6 +52,19 @@ struct Files {
 // Python's counterpart: torchvision.datasets.MNIST.
 Files read_files(const std::string& root, Split split);
 
+// Images of a formula instead of files, 12,800 to train and 2,000 to test: mosaics of 7 x 7 tiles
+// with noise, and labels that a linear function of the tiles gives. All arithmetic is in integers,
+// so bench/peers/common.py makes the same bytes.
+//
+//     byte(n)          the first 8 bits of number n, from 0, of SplitMix64 with seed 0
+//     tile t of i      byte((i + 1) * 1024 + t), where the images to test follow those to train
+//     pixel p of i     (3 * the tile that has it + byte((i + 1) * 1024 + 64 + p)) / 4
+//     label of i       the c of 0 ... 9 with the largest sum over t, the first of equal ones, of
+//                      (byte(49 * c + t) - 128) * (tile t of i - 128)
+//
+// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+Files formula_files(Split split);
+
 // Where it searches for the "images" or "labels", in this order.
 std::vector<std::string> paths_of(const std::string& root, Split split, std::string_view kind);
 

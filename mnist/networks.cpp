@@ -194,6 +194,75 @@ class ConvNet : public LayeredModel {
   torch::nn::Linear fc_;
 };
 
+// A residual block of two linear layers.
+class StackLayer : public Model {
+ public:
+  StackLayer(std::int64_t features, Math math)
+      : math_(math),
+        up_(register_module("up", Linear(features, 4 * features))),
+        down_(register_module("down", Linear(4 * features, features))) {}
+
+  torch::Tensor forward(const Inputs& inputs) override {
+    const auto& x = inputs.only();
+    return x + apply(down_, torch::relu(apply(up_, x)));
+  }
+
+ private:
+  torch::Tensor apply(Linear& linear, const torch::Tensor& x) const {
+    return math_ == Math::kFast ? linear->forward(x)
+                                : torch::linear(x, linear->weight, linear->bias);
+  }
+
+  Math math_;
+  Linear up_;
+  Linear down_;
+};
+
+class StackNet : public LayeredModel {
+ public:
+  explicit StackNet(const NetworkOptions& options)
+      : LayeredModel(options),
+        input_(register_module("input", torch::nn::Linear(784, 256 * options.width))),
+        list_(register_module("layers", std::make_shared<torch::nn::Module>())) {
+    for (std::int64_t i = 0; i < options.depth; ++i) {
+      layers_.push_back(list_->register_module(
+          fmt::format("{}", i), std::make_shared<StackLayer>(256 * options.width, options.math)));
+    }
+    head_ = register_module("head", torch::nn::Linear(256 * options.width, 10));
+    if (options.stages > 1) keep_layers(options.stage, options.stages);
+  }
+
+  torch::Tensor forward(const Inputs& inputs) override {
+    auto x = inputs.only();
+    if (input_) x = input_->forward(torch::flatten(x, 1));
+    for (const auto& layer : layers_) {
+      if (layer) x = (*layer)(x);
+    }
+    return head_ ? apply_head(head_->forward(x), options_.head) : x;
+  }
+
+  std::shared_ptr<Model> new_like() const override { return new_network_like(*this, options_); }
+
+ private:
+  std::vector<std::function<void()>> drop_layer() override {
+    std::vector<std::function<void()>> drops;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      drops.emplace_back([this, i] {
+        list_->unregister_module(fmt::format("{}", i));
+        layers_[i] = nullptr;
+        if (i == 0) drop("input", input_);
+        if (i + 1 == layers_.size()) drop("head", head_);
+      });
+    }
+    return drops;
+  }
+
+  torch::nn::Linear input_;
+  std::shared_ptr<torch::nn::Module> list_;  // for the names of nn.ModuleList
+  std::vector<std::shared_ptr<StackLayer>> layers_;
+  torch::nn::Linear head_{nullptr};
+};
+
 }  // namespace
 
 std::shared_ptr<Model> make_basic_net(const NetworkOptions& options) {
@@ -202,6 +271,10 @@ std::shared_ptr<Model> make_basic_net(const NetworkOptions& options) {
 
 std::shared_ptr<Model> make_conv_net(const NetworkOptions& options) {
   return std::make_shared<ConvNet>(options);
+}
+
+std::shared_ptr<Model> make_stack_net(const NetworkOptions& options) {
+  return std::make_shared<StackNet>(options);
 }
 
 void keep_layers(Model& network, int stage, int stages) {

@@ -28,10 +28,11 @@ Recipe::Recipe(const RecipeOptions& options, int world_size) : options_(with_def
 }
 
 std::shared_ptr<Model> Recipe::make_model() const {
-  if (name() == "convnet") {
-    return make_conv_net({.head = head(), .math = math(), .width = options_.width});
-  }
-  return make_basic_net({.head = head(), .math = math(), .width = options_.width});
+  NetworkOptions network{.head = head(), .math = math(), .width = options_.width};
+  if (name() == "convnet") return make_conv_net(network);
+  if (name() == "basicnet") return make_basic_net(network);
+  network.depth = *options_.depth;
+  return make_stack_net(network);
 }
 
 std::unique_ptr<torch::optim::Optimizer> Recipe::make_optimizer(

@@ -39,6 +39,7 @@ inline constexpr Normalization kMnistNormalization = {0.1307, 0.3081};
 //              the PyTorch example as in "From PyTorch DDP to Accelerate to Trainer"
 //   convnet    ConvNet, cross-entropy, SGD lr 1e-4, batch 32, 3 epochs, input only / 255:
 //              the DDP-practice tutorial
+//   stack      StackNet on images of a formula (formula_files), the rest as basicnet
 class Recipe {
  public:
   // Throws UsageError for an unknown name or head and for a number outside its range.

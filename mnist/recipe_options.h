@@ -17,10 +17,11 @@ enum class LrScaling { kNone, kLinear, kSqrt };
 
 // The largest channel multiplier: BasicNet has 4.9 billion parameters then.
 inline constexpr std::int64_t kLargestWidth = 64;
+inline constexpr std::int64_t kLargestDepth = 1024;
 
 // The choices of a user; the recipe has the rest.
 struct RecipeOptions {
-  std::string name = "basicnet";                // basicnet or convnet
+  std::string name = "basicnet";                // basicnet, convnet or stack
   std::optional<std::int64_t> epochs;           // passes over the training set; >= 0
   std::optional<std::int64_t> batch_size;       // of training, over all ranks; > 0
   std::optional<std::int64_t> eval_batch_size;  // of evaluation; > 0
@@ -32,11 +33,12 @@ struct RecipeOptions {
   double label_smoothing = 0.0;                 // part of the target on all classes alike
   std::uint64_t seed = 42;                      // for weights, shuffling, dropout, augmentation
   Math math = Math::kFast;
-  std::int64_t width = 1;  // channel multiplier; 1 to kLargestWidth
+  std::int64_t width = 1;             // channel multiplier; 1 to kLargestWidth
+  std::optional<std::int64_t> depth;  // layers of stack, and of no other; 1 to kLargestDepth
 };
 
 // `options`, with the recipe's defaults where the user chose nothing: those of basicnet, unless the
-// name is convnet. Recipe has the rest.
+// name is convnet; stack has a depth too. Recipe has the rest.
 inline RecipeOptions with_defaults(RecipeOptions options) {
   const bool is_convnet = options.name == "convnet";
   options.epochs = options.epochs.value_or(is_convnet ? 3 : 1);
@@ -45,6 +47,7 @@ inline RecipeOptions with_defaults(RecipeOptions options) {
   options.lr = options.lr.value_or(is_convnet ? 1e-4 : 1e-3);
   options.head = options.head.value_or(is_convnet ? "logits" : "log-softmax");
   options.normalize = options.normalize.value_or(!is_convnet);
+  if (options.name == "stack") options.depth = options.depth.value_or(NetworkOptions{}.depth);
   return options;
 }
 
@@ -56,8 +59,9 @@ using enum ladder::Effect;
 inline constexpr ladder::OptionDetails kBatchSize{1.0, ladder::kMostSamplesPerBatch};
 
 inline constexpr ladder::Option<R> kRecipe[] = {
-    ladder::option<&R::name>(kWeights, "recipe", "basicnet|convnet",
-                             "network, loss, optimizer and their defaults"),
+    ladder::option<&R::name>(kWeights, "recipe", "basicnet|convnet|stack",
+                             "network, loss, optimizer and their defaults; stack: equal layers, "
+                             "images of a formula"),
     ladder::option<&R::epochs>(kTogether, "epochs", "N", "epochs to train [1; convnet: 3]",
                                {0.0, ladder::kMostEpochs}),
     ladder::option<&R::batch_size>(kTraining, "batch_size", "N",
@@ -68,6 +72,8 @@ inline constexpr ladder::Option<R> kRecipe[] = {
     ladder::option<&R::head>(kWeights, "head", "log-softmax|logits",
                              "output of the network [log-softmax; convnet: logits]"),
     ladder::option<&R::width>(kWeights, "width", "N", "channel multiplier", {1.0, kLargestWidth}),
+    ladder::option<&R::depth>(kWeights, "depth", "N", "layers of the stack [stack: 8]",
+                              {1.0, kLargestDepth}),
     ladder::option<&R::normalize>(kWeights, "normalize", "",
                                   "subtract mean 0.1307, divide by 0.3081 [yes; convnet: no]"),
     ladder::option<&R::math>(kWeights, "math", "fast|reference",
