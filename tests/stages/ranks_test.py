@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from tests.support.programs import records, temporary_folder
-from tests.support.ways import (STAGE0, STAGE1, STAGE4, Run, alone, by_hand, distance, small,
-                                spawned, train)
+from tests.support.programs import BIN, records, run, temporary_folder
+from tests.support.ways import (CPU, STAGE0, STAGE1, STAGE4, Run, Way, alone, by_hand, distance,
+                                small, spawned, train)
 
 FOLDER = temporary_folder("ranks")
 WAYS = {
@@ -47,6 +47,26 @@ def over_sockets() -> Run:
 
 def convnet_on_three() -> Run:
     return trained("stage 2, 3 ranks", recipe="convnet", limit_train=320, epochs=2, fingerprint=1)
+
+
+# Without a shelf a network computes with LibTorch's operations, and ranks send over Gloo. After ten
+# steps the weights are near those of the kernels: 1e-3 of their norm.
+def test_lessons_train_linked_with_the_spine_alone() -> None:
+    def on_spine(program: str) -> Path:
+        return BIN / f"{program}_on_spine"
+
+    one = train(alone(on_spine("stage0_single_gpu")), *small(), parent=FOLDER)
+    assert distance(one, trained("stage 0")) < 1e-3
+    two = train(spawned(program=on_spine("stage2_ddp_spawn")), *small(), parent=FOLDER)
+    assert distance(two, plain()) < 1e-3
+    assert two.header["backend"] == "gloo"
+    replicas = Way((on_spine("stage1_data_parallel"), "--device-ids", "cpu,cpu"))
+    ranks = [spawned(program=on_spine(program))
+             for program in ("stage4_ddp_amp", "zero_redundancy", "pipeline", "fully_sharded")]
+    for way in (replicas, *ranks):
+        train(way, *small(limit_train=128), parent=FOLDER)
+    refused = run(on_spine("stage2_ddp_spawn"), "--sums", "exact", *CPU)
+    assert refused.code == 2 and "link ladder::exact for exact sums" in refused.stderr
 
 
 @pytest.mark.parametrize("way, launcher", [("stage 2", "spawn"), ("stage 3", "env"),
