@@ -91,7 +91,7 @@ struct SharedMemory::Processes {
   static void wake(Counter& counter) { futex(counter, FUTEX_WAKE, INT_MAX, nullptr); }
 
   // A rank that sleeps needs 0.05 to 0.1 ms to wake up, in each of several waits per step. One that
-  // yields leaves its CPU to any other that can run.
+  // yields leaves its CPU to any other that can run, for longer than a small message takes.
   class Wait {
    public:
     Wait(const Processes& processes, int rank, Deadline& deadline)
@@ -109,7 +109,9 @@ struct SharedMemory::Processes {
     bool ended() const { return ended_; }
     bool late() const { return late_; }
     bool spins() const { return spins_; }
-    void yield() { std::this_thread::yield(); }
+    void yield() {
+      if (++looks_ > kLooks) std::this_thread::yield();
+    }
     void sleep(Counter& counter, std::uint32_t before, bool alone) {
       constexpr timespec kLongest{.tv_sec = 0, .tv_nsec = 100'000'000};
       constexpr timespec kNextTransfer{.tv_sec = 0, .tv_nsec = 100'000};
@@ -117,11 +119,13 @@ struct SharedMemory::Processes {
     }
 
    private:
+    static constexpr int kLooks = 50;  // 3 us
     static constexpr std::chrono::milliseconds kSpinFor{2};
 
     pollfd process_;
     Deadline& deadline_;
     steady_clock::time_point spin_until_ = steady_clock::now() + kSpinFor;
+    int looks_ = 0;
     bool spins_ = true;
     bool ended_ = false;
     bool late_ = false;

@@ -270,12 +270,13 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
               std::chrono::milliseconds timeout, const at::Tensor& result, std::int64_t begin) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     const auto end = result.defined() ? begin + result.numel() : begin;
+    const auto all = result.defined() ? result.view(-1) : result;
     at::Tensor first;  // rank 0's piece; the others are of the same place
     const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t offset) {
       const auto from = std::max(begin, offset), to = std::min(end, offset + piece.numel());
       if (from >= to) return;
-      const auto own = piece.narrow(0, from - offset, to - from);
-      auto part = result.view(-1).narrow(0, from - begin, to - from);
+      const auto own = range_of(piece, from - offset, to - from);
+      auto part = range_of(all, from - begin, to - from);
       if (rank == 0) {
         first = own;
         if (getSize() == 1) part.copy_(own);
@@ -329,6 +330,10 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
            });
   }
 
+  static at::Tensor range_of(const at::Tensor& flat, std::int64_t begin, std::int64_t count) {
+    return count == flat.numel() ? flat : flat.narrow(0, begin, count);  // which takes 0.2 us
+  }
+
   // Null: for Gloo.
   static const char* name_of(c10d::ReduceOp::RedOpType op) {
     if (op == c10d::ReduceOp::SUM) return "sum";
@@ -354,8 +359,8 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
     const auto size = static_cast<std::size_t>(own.element_size());
     const auto consume_bytes = [&](int rank, std::size_t offset, std::span<const std::byte> bytes) {
       const auto piece =
-          torch::from_blob(const_cast<std::byte*>(bytes.data()),
-                           {static_cast<std::int64_t>(bytes.size() / size)}, own.options());
+          at::from_blob(const_cast<std::byte*>(bytes.data()),
+                        {static_cast<std::int64_t>(bytes.size() / size)}, own.options());
       consume(rank, piece, static_cast<std::int64_t>(offset / size));
     };
     memory_->exchange(call, {static_cast<const std::byte*>(own.const_data_ptr()), own.nbytes()},

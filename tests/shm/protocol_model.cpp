@@ -254,13 +254,13 @@ const Bound kBounds[] = {
     {"collectives, 2 ranks, 2 pieces", explore<Collectives<2, 2>>, 0, false},
     {"collectives, 2 ranks, 3 pieces", explore<Collectives<2, 3>>, 0, true},
     {"collectives, 3 ranks, 2 pieces", explore<Collectives<3, 2>>, 2, false},
-    {"collectives, 3 ranks, 2 pieces", explore<Collectives<3, 2>>, 4, true},
+    {"collectives, 3 ranks, 2 pieces", explore<Collectives<3, 2>>, 3, true},
     {"transfer, ring of 2, 3 pieces", explore<Channel<3>>, 0, false},
     {"transfer, ring of 2, 4 pieces", explore<Channel<4>>, 0, true},
     {"failure after 1 piece, 2 ranks", explore<Failure<1>>, 3, false},
     {"failure after 1 piece, 2 ranks", explore<Failure<1>>, 0, true},
     {"in place, 2 ranks", explore<InPlace<2>>, 0, false},
-    {"in place, 3 ranks", explore<InPlace<3>>, 4, true},
+    {"in place, 3 ranks", explore<InPlace<3>>, 3, true},
 };
 
 struct Weakened {
