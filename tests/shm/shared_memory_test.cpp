@@ -5,19 +5,28 @@
 #include <signal.h>
 #include <torch/types.h>
 
+#include <algorithm>
+#include <array>
+#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <span>
+#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "ladder/comm/c10d_group.h"
 #include "ladder/core/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
@@ -70,8 +79,8 @@ TEST(SharedMemory, ExchangesAnyNumberOfBytesAndKeepsThemInManyFastRounds) {
   const auto check = [](const ProcessGroup& group) {
     const auto memory = make(group);
     ASSERT_NE(memory, nullptr);
+    const int world = group.world_size();
     const auto exchange = [&](std::size_t round, std::size_t count) {
-      const int world = group.world_size();
       const auto all = published_by_all(*memory, world, bytes_of(group.rank(), round, count));
       for (int rank = 0; rank < world; ++rank) {
         ASSERT_EQ(all.at(static_cast<std::size_t>(rank)), bytes_of(rank, round, count))
@@ -84,12 +93,13 @@ TEST(SharedMemory, ExchangesAnyNumberOfBytesAndKeepsThemInManyFastRounds) {
       exchange(0, count);
     }
     std::minstd_rand random(static_cast<unsigned>(group.rank()) + 1);
-    for (std::size_t round = 0; round < 3'000 && !testing::Test::HasFatalFailure(); ++round) {
+    const std::size_t rounds = world > 4 ? 20 : 3'000;
+    for (std::size_t round = 0; round < rounds && !testing::Test::HasFatalFailure(); ++round) {
       for (volatile auto left = random() % 3'000; left > 0;) left = left - 1;
       exchange(round, 100);
     }
   };
-  for (const int world : {2, 4}) run_ranks(world, check);
+  for (const int world : {2, 4, SharedMemory::kMostRanks}) run_ranks(world, check);
 }
 
 // All ranks decide alike, also those that could share memory.
@@ -168,6 +178,180 @@ TEST_ON_RANKS(SharedMemory, FailsOnAllRanksAtOnceWhenOneFails, 3) {
   }
   EXPECT_LT(Clock::now() - start, milliseconds(5'000));
   group.barrier();
+}
+
+// Ranks as threads of one process: ThreadSanitizer sees what those of one rank share.
+class RanksInThreads {
+ public:
+  std::unique_ptr<SharedMemory> make(int rank) {
+    return SharedMemory::make(rank, 2, [this, rank](const std::string& own) {
+      texts_[static_cast<std::size_t>(rank)] = own;
+      meeting_.arrive_and_wait();
+      const std::vector<std::string> all(texts_.begin(), texts_.end());
+      meeting_.arrive_and_wait();
+      return all;
+    });
+  }
+
+ private:
+  std::array<std::string, 2> texts_;
+  std::barrier<> meeting_{2};
+};
+
+void transfer_both_ways(SharedMemory& memory, int rank, std::size_t round) {
+  auto sent = bytes_of(rank, round, 700 * round);
+  Bytes received(sent.size());
+  const auto start = [&](bool sends, Bytes& bytes) {
+    return memory.start(
+        {.peer = 1 - rank, .sends = sends, .form = "bytes", .bytes = bytes, .owner = nullptr});
+  };
+  const auto sends = start(true, sent);
+  const auto receives = start(false, received);
+  while (!memory.has_ended(*receives)) std::this_thread::yield();
+  memory.wait(sends, kTimeout);
+  EXPECT_EQ(received, bytes_of(1 - rank, round, 700 * round));
+}
+
+TEST_ALONE(SharedMemoryThreads, CollectAndTransferInSeveralGroupsAtOnce) {
+  constexpr std::size_t kRounds = 200;
+  std::array<RanksInThreads, 2> groups;
+  const auto use = [&](RanksInThreads& group, int rank) {
+    const auto memory = group.make(rank);
+    ASSERT_NE(memory, nullptr);
+    const auto gather = [&] {
+      for (std::size_t round = 0; round < kRounds; ++round) {
+        const auto lock = memory->hold();
+        for (int twice = 0; twice < 2; ++twice) {
+          published_by_all(*memory, 2, Bytes(100), kTimeout, twice == 0 ? "first" : "second");
+        }
+      }
+    };
+    const auto transfer = [&] {
+      for (std::size_t round = 0; round < kRounds; ++round) {
+        transfer_both_ways(*memory, rank, round);
+      }
+    };
+    const std::jthread one(gather), another(gather), third(transfer);
+  };
+  std::vector<std::jthread> ranks;
+  for (auto& group : groups) {
+    for (const int rank : {0, 1}) ranks.emplace_back([&, rank] { use(group, rank); });
+  }
+}
+
+TEST_ALONE(SharedMemoryThreads, AllEndTheirWaitsWhenOneAborts) {
+  RanksInThreads group;
+  const auto start = Clock::now();
+  const std::jthread second([&] {
+    const auto memory = group.make(1);
+    published_by_all(*memory, 2, Bytes(8));
+    EXPECT_ERROR(published_by_all(*memory, 2, Bytes(8)), DistributedError, "rank 0 has failed");
+  });
+  const auto memory = group.make(0);
+  published_by_all(*memory, 2, Bytes(8));
+  std::jthread receiver([&] {
+    Bytes bytes(8);
+    const auto receives = memory->start(
+        {.peer = 1, .sends = false, .form = "bytes", .bytes = bytes, .owner = nullptr});
+    EXPECT_ERROR(memory->wait(receives, kTimeout), DistributedError, "the group was aborted");
+  });
+  memory->abort();
+  EXPECT_ERROR(published_by_all(*memory, 2, Bytes(8)), DistributedError, "the group was aborted");
+  receiver.join();
+  EXPECT_LT(Clock::now() - start, milliseconds(5'000));
+}
+
+// Of all processes, those that map the memory with this number.
+int processes_that_map(const std::string& inode) {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    std::ifstream maps(entry.path() / "maps");
+    const std::string text{std::istreambuf_iterator<char>(maps), {}};
+    if (text.find(" " + inode + " ") != std::string::npos) ++count;
+  }
+  return count;
+}
+
+std::string inode_of_shared_memory() {
+  std::ifstream maps("/proc/self/maps");
+  std::string line, range, mode, offset, device, inode;
+  while (std::getline(maps, line)) {
+    if (line.find("memfd:ladder_shared_memory") == std::string::npos) continue;
+    std::istringstream(line) >> range >> mode >> offset >> device >> inode;
+  }
+  return inode;
+}
+
+std::vector<std::string> named_memory() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    names.push_back(entry.path().filename());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+TEST(SharedMemory, LeavesNothingBehindWhenAllRanksAreKilled) {
+  const TemporaryFolder folder;
+  const auto before = named_memory();
+  const auto end = end_of_group(2, [&](const ProcessGroup& group) {
+    const auto memory = make(group);
+    published_by_all(*memory, 2, Bytes(SharedMemory::kChunkBytes));
+    const auto inode = inode_of_shared_memory();
+    EXPECT_GE(processes_that_map(inode), 1);
+    EXPECT_EQ(named_memory(), before);
+    std::ofstream(folder.file(std::to_string(group.rank()))) << inode;
+    published_by_all(*memory, 2, Bytes(8));
+    ::raise(SIGKILL);
+  });
+  EXPECT_NE(end.exit_code, 0);
+  for (const std::string rank : {"0", "1"}) {
+    std::string inode;
+    std::ifstream(folder.file(rank)) >> inode;
+    ASSERT_NE(inode, "");
+    EXPECT_EQ(processes_that_map(inode), 0);
+  }
+  EXPECT_EQ(named_memory(), before);
+}
+
+TEST(SharedMemoryBackend, NamesTagsThatDiffer) {
+  const auto check = [](const ProcessGroup& group) {
+    const auto backend = c10d_group(group)->getBackend(c10::kCPU);
+    std::vector<at::Tensor> tensors = {torch::ones({3})};
+    if (group.rank() == 0) {
+      backend->send(tensors, 1, 2);
+      group.barrier();
+    } else {
+      EXPECT_ERROR(backend->recv(tensors, 0, 1)->wait(), DistributedError,
+                   "rank 0 sent Float [3], tag 2, this rank expected Float [3], tag 1");
+    }
+  };
+  expect_ended_with(end_of_group(2, check, {.backend = "shm"}), 4, "rank 1 has failed");
+}
+
+TEST(SharedMemoryBackend, PollsTransfersAndHasATimeoutPerCall) {
+  const auto check = [](const ProcessGroup& group) {
+    const auto backend = c10d_group(group)->getBackend(c10::kCPU);
+    std::vector<at::Tensor> tensors = {torch::ones({3})};
+    const int other = 1 - group.rank();
+    const auto sent = backend->send(tensors, other, 7);
+    std::vector<at::Tensor> received = {torch::zeros({3})};
+    const auto work = backend->recv(received, other, 7);
+    while (!work->isCompleted()) std::this_thread::yield();
+    work->wait();
+    sent->wait();
+    EXPECT_TRUE(received.front().equal(tensors.front()));
+    EXPECT_ERROR(backend->recvAnysource(received, 0), UsageError, "name the rank that sends");
+    if (group.rank() == 0) {
+      c10d::AllreduceOptions options;
+      options.timeout = milliseconds(200);
+      EXPECT_ERROR(backend->allreduce(tensors, options), DistributedError,
+                   "timed out after 0.2 s waiting for rank 1");
+    } else {
+      EXPECT_ERROR(backend->recv(received, 0, 0)->wait(), DistributedError, "rank 0 has failed");
+    }
+  };
+  run_ranks(2, check, {.backend = "shm"});
 }
 
 }  // namespace
