@@ -28,7 +28,7 @@ TORCH_FREE = {"accelerated_command_line", "accelerated_main", "accelerated_optio
 C10D_HEADER = "ladder/comm/c10d_group.h"
 BACKEND_HEADER = "ladder/comm/gloo_backend.h"
 
-ROOMS = {"ladder", "mnist", "beyond", "examples", "exercises", "bench", "tests", "docs", "traps",
+ROOMS = {"ladder", "mnist", "beyond", "bridges", "examples", "exercises", "bench", "tests", "docs", "traps",
          "data", "cmake", "tools", "scripts", ".ci", ".devcontainer", ".github"}
 ROOT_FILES = {".clang-format", ".clang-tidy", ".dockerignore", ".editorconfig", ".gitattributes",
               ".gitignore", "CHANGELOG.md", "CITATION.cff", "CMakeLists.txt", "CMakePresets.json",

@@ -8,8 +8,9 @@
 #   tools/setup.sh twins     build, and what the Python twins need, which ./run compares the stages with
 #   tools/setup.sh bench     twins, and what the other opponents of ./run bench need
 #   tools/setup.sh links     twins, and what ./run links needs for its cable
+#   tools/setup.sh bridge    build, and Python's headers: pip install ./bridges/torch_distributed
 #   tools/setup.sh slurm     test, and SLURM: the test stages.slurm
-#   tools/setup.sh full      slurm, bench, and a browser that opens the report: ./test --full
+#   tools/setup.sh full      slurm, bench, bridge, and a browser that opens the report: ./test --full
 #
 # With --missing after the level it prints what it would install, and installs nothing.
 # With LADDER_TORCH_DIR or Torch_DIR set, the build level leaves .venv alone.
@@ -25,6 +26,7 @@ test_packages=(openmpi-bin iproute2 relacy-dev shellcheck valgrind clang-format-
 slurm_packages=(slurmctld slurmd slurm-client munge)
 full_packages=(chromium)
 links_packages=(iproute2)
+bridge_packages=(python3-dev)
 
 uv=0.13.9 # installs the Python packages
 room=6000 # megabytes of .venv and build/
@@ -189,14 +191,14 @@ python_packages() {
 }
 
 level=${1:-build}
-[[ "$level ${2-}" =~ ^(build|test|twins|bench|links|slurm|full)\ (--missing)?$ ]] || {
-  printf 'usage: tools/setup.sh [build|test|twins|bench|links|slurm|full] [--missing]\n' >&2
+[[ "$level ${2-}" =~ ^(build|test|twins|bench|links|bridge|slurm|full)\ (--missing)?$ ]] || {
+  printf 'usage: tools/setup.sh [build|test|twins|bench|links|bridge|slurm|full] [--missing]\n' >&2
   exit 2
 }
 packages=("${build_packages[@]}")
 requirements=(requirements.txt)
 whole=4400 # megabytes of .venv
-[[ $level == build ]] || requirements+=(requirements-twins.txt)
+[[ $level =~ ^(build|bridge)$ ]] || requirements+=(requirements-twins.txt)
 if [[ $level =~ ^(bench|full)$ ]]; then
   requirements+=(requirements-bench.txt)
   whole=$((whole + 700))
@@ -208,6 +210,7 @@ if [[ $level =~ ^(test|slurm|full)$ ]]; then
 fi
 [[ ! $level =~ ^(slurm|full)$ ]] || packages+=("${slurm_packages[@]}")
 [[ $level != full ]] || packages+=("${full_packages[@]}")
+[[ ! $level =~ ^(bridge|full)$ ]] || packages+=("${bridge_packages[@]}")
 [[ $level != links ]] || packages+=("${links_packages[@]}")
 excluded=(triton) # compiles for GPUs; 640 MB
 if compgen -G '/dev/nvidia[0-9]*' >/dev/null; then

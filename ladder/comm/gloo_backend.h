@@ -66,6 +66,7 @@ class FunctionWork : public c10d::Work {
       : wait_(std::move(wait)) {}
   bool wait(std::chrono::milliseconds timeout) override {
     wait_(timeout);
+    finish();
     return true;
   }
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ladder/shm/shared_memory_backend.h"
+
 #include <ATen/core/ivalue.h>
 #include <fmt/format.h>
 #include <torch/types.h>
@@ -133,7 +135,8 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
 
   C10dWork _allgather_base(at::Tensor& output, at::Tensor& input,
                            const c10d::AllgatherOptions& options) override {
-    if (!is_shareable({input}) || output.numel() != input.numel() * getSize()) {
+    if (!is_shareable({input}) || !output.is_contiguous() ||
+        !fits(output, input, input.numel() * getSize())) {
       return ProcessGroupGloo::_allgather_base(output, input, options);
     }
     if (const auto shared = shared_of(output)) {
@@ -157,22 +160,32 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
   C10dWork _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                 const c10d::ReduceScatterOptions& options) override {
     const auto op = options.reduceOp.op_;
-    if (!name_of(op) || !is_shareable({input})) {
+    if (!name_of(op) || !is_shareable({input}) || !output.is_contiguous() ||
+        !fits(output, input, output.numel()) || output.numel() * getSize() != input.numel()) {
       return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
     }
-    reduce({"reduce_scatter", name_of(op)}, input, op, options.timeout, output,
+    reduce({"reduce_scatter", name_of(op)}, input.contiguous(), op, options.timeout, output,
            getRank() * output.numel());
     return completed({output});
   }
 
+  // Gloo matches tags, and refuses tensors that are not contiguous.
   C10dWork send(Tensors& tensors, int to, int tag) override {
+    if (tag != 0 || !is_contiguous(tensors)) return ProcessGroupGloo::send(tensors, to, tag);
     if (!is_shareable(tensors)) return Gloo::send(tensors, to, tag);
-    return transfer(tensors.front(), to, tag, /*sends=*/true);
+    return transfer(tensors.front(), to, /*sends=*/true);
   }
 
   C10dWork recv(Tensors& tensors, int from, int tag) override {
+    if (tag != 0 || !is_contiguous(tensors)) return ProcessGroupGloo::recv(tensors, from, tag);
     if (!is_shareable(tensors)) return Gloo::recv(tensors, from, tag);
-    return transfer(tensors.front(), from, tag, /*sends=*/false);
+    return transfer(tensors.front(), from, /*sends=*/false);
+  }
+
+  C10dWork recvAnysource(Tensors& tensors, int tag) override {
+    if (tag != 0) return ProcessGroupGloo::recvAnysource(tensors, tag);
+    throw UsageError::missing("recv", "the rank that sends",
+                              "name it, or give send and recv a tag other than 0");
   }
 
   void abort() override { memory_->abort(); }
@@ -287,15 +300,13 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
     exchange(call, input, timeout, consume);
   }
 
-  // Transfers keep their order, so tags that differ are an error.
-  C10dWork transfer(const at::Tensor& tensor, int peer, int tag, bool sends) {
+  C10dWork transfer(const at::Tensor& tensor, int peer, bool sends) {
     SharedMemory::Transfer transfer{
         .peer = peer,
         .sends = sends,
         .form = TensorForm::of_values(tensor).text(),
         .bytes = {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()},
         .owner = std::make_shared<at::Tensor>(tensor)};
-    if (tag != 0) transfer.form += fmt::format(", tag {}", tag);
     return c10::make_intrusive<TransferWork>(memory_, std::move(transfer), this->timeout());
   }
 
@@ -322,11 +333,20 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
            tensors.front().layout() == torch::kStrided;
   }
 
+  static bool is_contiguous(const Tensors& tensors) {
+    return tensors.size() == 1 && tensors.front().is_contiguous();
+  }
+
+  // Gloo reports an output that does not fit.
+  static bool fits(const at::Tensor& output, const at::Tensor& input, std::int64_t elements) {
+    return output.numel() == elements && output.scalar_type() == input.scalar_type() &&
+           output.is_cpu();
+  }
+
   bool have_room(const std::vector<Tensors>& outputs, const at::Tensor& input) const {
     return outputs.size() == 1 && outputs.front().size() == static_cast<std::size_t>(getSize()) &&
-           std::all_of(outputs.front().begin(), outputs.front().end(), [&](const auto& output) {
-             return output.numel() == input.numel() &&
-                    output.scalar_type() == input.scalar_type() && output.is_cpu();
+           std::ranges::all_of(outputs.front(), [&](const auto& output) {
+             return fits(output, input, input.numel());
            });
   }
 
@@ -378,31 +398,40 @@ bool share_a_machine(const ProcessGroupOptions& options, const LaunchEnvironment
 }
 
 DeviceBackends make_shared_memory(ProcessGroup::Setup& setup, const C10dStore& store) {
-  auto memory =
-      SharedMemory::make(setup.rank, setup.world_size,
-                         all_gather_in(store, "shared_memory", setup.rank, setup.world_size));
-  if (!memory) {
-    setup.backend = "gloo";
-    return find_backend(setup.backend).make(setup, store);
-  }
-  const auto backend = c10::make_intrusive<GlooAndSharedMemory>(store, setup, std::move(memory));
-  return {backend, backend};
+  if (auto backend = make_shared_memory_backend(setup, store)) return {backend, backend};
+  setup.backend = "gloo";
+  return find_backend(setup.backend).make(setup, store);
 }
 
-UsageError no_common_memory(const ProcessGroupOptions& /*options*/,
-                            const LaunchEnvironment& launch) {
-  return UsageError::conflict(
-      "backend shm",
-      fmt::format("{} ranks that do not share one machine's memory", launch.world_size),
-      fmt::format("use backend gloo, or auto, which selects it; up to {} ranks of one user can "
-                  "share memory, all outside containers or all in the same one",
-                  SharedMemory::kMostRanks));
+UsageError refused(const ProcessGroupOptions& /*options*/, const LaunchEnvironment& launch) {
+  return no_common_memory("backend shm", launch.world_size,
+                          "use backend gloo, or auto, which selects it");
 }
 
 }  // namespace
+
+c10::intrusive_ptr<c10d::Backend> make_shared_memory_backend(const ProcessGroup::Setup& setup,
+                                                             const C10dStore& store) {
+  auto memory =
+      SharedMemory::make(setup.rank, setup.world_size,
+                         all_gather_in(store, "shared_memory", setup.rank, setup.world_size));
+  if (!memory) return {};
+  return c10::make_intrusive<GlooAndSharedMemory>(store, setup, std::move(memory));
+}
+
+UsageError no_common_memory(const std::string& backend, int world_size,
+                            const std::string& instead) {
+  return UsageError::conflict(
+      backend, fmt::format("{} ranks that do not share one machine's memory", world_size),
+      fmt::format(
+          "{}; up to {} ranks of one user can share memory, all outside containers or all in "
+          "the same one",
+          instead, SharedMemory::kMostRanks));
+}
+
 }  // namespace ladder
 
 extern "C" const bool ladder_shared_memory_backend;
 const bool ladder_shared_memory_backend = ladder::add_backend(
-    {ladder::kName, ladder::share_a_machine, ladder::make_shared_memory, ladder::no_common_memory},
+    {ladder::kName, ladder::share_a_machine, ladder::make_shared_memory, ladder::refused},
     "on one machine");

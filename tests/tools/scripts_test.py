@@ -72,7 +72,8 @@ SOME = " ".join(set(BUILD_PACKAGES) - {"cmake", "ccache", "zlib1g-dev", "g++"})
     ("build", {"INSTALLED": SOME, "FOREIGN": "zlib1g-dev", "REMOVED": "cmake"},
      ["g++", "cmake", "ccache"]),
     ("build", {}, []), ("twins", {}, []), ("bench", {}, []), ("test", {}, []),
-    ("links", {"INSTALLED": " ".join(BUILD_PACKAGES)}, ["iproute2"])])
+    ("links", {"INSTALLED": " ".join(BUILD_PACKAGES)}, ["iproute2"]),
+    ("bridge", {}, ["python3-dev"])])
 def test_setup_installs_in_one_call_each_what_is_missing(
         checkout: Checkout, level: str, state: dict[str, str], wanted: list[str]) -> None:
     checkout.start("tools/setup.sh", level, LADDER_TORCH_DIR="", **state)
@@ -82,7 +83,7 @@ def test_setup_installs_in_one_call_each_what_is_missing(
         [call] if wanted else [])
     uv, = checkout.calls("uv")
     assert re.findall(r"-rrequirements(\S*)\.txt", uv) == [
-        "", *["-twins"] * (level != "build"), *([f"-{level}"] * (level in ("bench", "test")))]
+        "", *["-twins"] * (level not in ("build", "bridge")), *([f"-{level}"] * (level in ("bench", "test")))]
 
 
 def test_packages_show_how_far_they_are(checkout: Checkout) -> None:
