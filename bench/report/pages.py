@@ -58,7 +58,7 @@ from words import megabytes, number, percent
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/bench.md", "docs/cluster.md", "docs/performance.md",
-         "docs/same-weights.md")
+         "docs/python-backend.md", "docs/same-weights.md")
 RECORD = "bench/results/two-cores.json"
 STEP_RECORD = "bench/results/two-cores.step.json"
 LINKS_RECORD = "bench/results/two-cores.links.json"
@@ -82,7 +82,10 @@ LINK_TABLES = {
     "--scale": scale.scale_tables}
 # Records of one program, and what a page shows of them.
 RECORD_TABLES = {"--step": measured.step_table, "--pipeline": measured.pipeline_table,
-                 "--divided": measured.divided_table, "--scaling": measured.scaling_table}
+                 "--divided": measured.divided_table, "--scaling": measured.scaling_table,
+                 "--python-times": measured.python_times_table,
+                 "--python-faults": measured.python_faults_table,
+                 "--python-twins": measured.python_twins_table}
 ONE_TABLE = {"--price": price_table, "--seeds": seeds_table, "--targets": targets_table}
 FORMS = "|".join(("--short", "--markdown", "--speed", *ONE_TABLE, *LINK_TABLES, *RECORD_TABLES))
 BLOCK = re.compile(rf"(<!-- record (\S+(?: [^-\s]\S*)*) ({FORMS}) -->\n)"
