@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -226,13 +227,41 @@ def objects(rank: int, world: int) -> list[Any]:
     if rank != 1:
         dist.all_reduce(one, group=odd)
     mesh = dist.device_mesh.init_device_mesh("cpu", (world,))
-    return [gathered, shared, one.item(), mesh.get_group().size()]
+    part, rows = torch.empty(2).long(), torch.arange(2 * world).view(2, world).t()
+    dist.reduce_scatter_tensor(part, rows + rank)  # which is not contiguous
+    return [gathered, shared, one.item(), mesh.get_group().size(), part.tolist()]
 
 
-def test_objects_subgroups_and_meshes() -> None:
+def test_objects_subgroups_meshes_and_tensors_that_are_not_contiguous() -> None:
     for rank, answer in enumerate(ranks(4, objects, 4)):
         assert answer == [[{"rank": other} for other in range(4)], ["first", 0],
-                          1 if rank == 1 else 5, 4]
+                          1 if rank == 1 else 5, 4, [6 + 4 * rank, 22 + 4 * rank]]
+
+
+def from_threads(rank: int) -> list[float]:
+    groups, found = [dist.new_group([0, 1]) for _ in range(3)], [0.0] * 3
+
+    def work(number: int) -> None:
+        for _ in range(40):
+            one = torch.full((70_000,), float(number + 1))
+            pending = dist.all_reduce(one, group=groups[number], async_op=True)
+            other = torch.empty(3)
+            transfers = [dist.isend(torch.full((3,), float(rank)), 1 - rank, group=groups[number]),
+                         dist.irecv(other, 1 - rank, group=groups[number])]
+            for each in (*transfers, pending):
+                each.wait()
+            found[number] += one[-1].item() + other[0].item()
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+def test_threads_with_groups_of_their_own() -> None:
+    assert ranks(2, from_threads) == [[40 * (2.0 * number + 1 - rank) for number in (1, 2, 3)]
+                                      for rank in (0, 1)]
 
 
 # --- wrappers ---------------------------------------------------------------------------
