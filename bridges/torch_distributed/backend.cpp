@@ -19,8 +19,7 @@ c10::intrusive_ptr<c10d::Backend> make(const ladder::C10dStore& store, int rank,
                                     .gloo_address = "127.0.0.1"};
   auto backend = ladder::make_shared_memory_backend(setup, store);
   if (!backend) {
-    throw ladder::no_common_memory("backend ladder", world_size,
-                                   "use backend gloo");
+    throw ladder::no_common_memory("backend ladder", world_size, "use backend gloo");
   }
   return backend;
 }

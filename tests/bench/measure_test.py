@@ -117,3 +117,20 @@ def test_compares_with_ranks_that_share_the_cores_and_exchange_nothing() -> None
         "| basicnet, 64 | 1 | 10.0 | 10.0 | 100 % | 0.00 |",
         "| basicnet, 64 | 2 | 6.2 | 5.0 | 80 % | 4.80 |",
         "| basicnet, 64 | 4 | 8.0 | 6.0 | 62 % | 4.80 |"]
+
+
+def test_shared_memory_from_python_stands_beside_gloo_and_the_stage() -> None:
+    record = {"times": {"ladder": {"64": [0.02, 0.01], "4800000": [0.5]},
+                        "gloo": {"64": [0.1, 0.2], "4800000": [2.5]}},
+              "faults": {"rank 1 killed": {
+                  "ladder": [[0.104, "all_reduce: rank 1 has ended; hint: start again"], None],
+                  "gloo": [[0.02, "[pair.cc:1] Connection closed"], None]}},
+              "twins": {"basicnet/DDP": {"gloo": [12.0, 11.0], "ladder": [9.5], "stage": [5.0]}}}
+    assert measured.python_times_table(record).splitlines() == [
+        "| all-reduce, ms | 64 B | 4.8 MB |", "| --- | ---: | ---: |", "| `ladder` | 0.010 | 0.50 |",
+        "| Gloo | 0.10 | 2.5 |", "| Gloo ÷ `ladder` | 10.0 | 5.0 |"]
+    assert measured.python_faults_table(record).splitlines()[2:] == [
+        "| rank 1 killed | `ladder` | 0 | 0.10 | all_reduce: rank 1 has ended |",
+        "| rank 1 killed | Gloo | 0 | 0.02 | Connection closed |"]
+    assert measured.python_twins_table(record).splitlines()[2:] == [
+        "| basicnet, DDP | 11.0 | 9.5 | 5.0 | 25 % |"]
