@@ -102,8 +102,8 @@ struct Wait {
 };
 
 // What all tests share. Counters begin three pieces before they wrap around.
-template <typename Test, int kRanks, typename Flag, std::size_t kChannels>
-struct Ranks : rl::test_suite<Test, kRanks> {
+template <typename Test, unsigned kRanks, typename Flag, std::size_t kChannels>
+struct Ranks : rl::test_suite<Test, static_cast<int>(kRanks)> {
   using Rank = Protocol<System<Flag, kChannels>>;
   static constexpr std::uint32_t kFirst = static_cast<std::uint32_t>(-3);
   std::array<typename Rank::Segment, std::size_t{kRanks}> segments;
@@ -122,9 +122,10 @@ struct Ranks : rl::test_suite<Test, kRanks> {
   }
   Rank rank_of(unsigned index) { return Rank(segments.data(), static_cast<int>(index), kFirst); }
 
-  static void meet(Rank& own, int index) {
-    for (int rank = 0; rank < kRanks - (Rules::waits_for_last_rank ? 0 : 1); ++rank) {
-      if (rank == index) continue;
+  static void meet(Rank& own, unsigned index) {
+    for (unsigned other = 0; other < kRanks - (Rules::waits_for_last_rank ? 0 : 1); ++other) {
+      if (other == index) continue;
+      const int rank = static_cast<int>(other);
       Wait wait;
       own.wait_for(rank, own.pieces_of(rank), wait, [&] { return own.has_published(rank); });
     }
@@ -132,13 +133,13 @@ struct Ranks : rl::test_suite<Test, kRanks> {
 };
 
 // Each rank publishes pieces and reads those of all.
-template <int kRanks, unsigned kPieces>
+template <unsigned kRanks, unsigned kPieces>
 struct Collectives : Ranks<Collectives<kRanks, kPieces>, kRanks, NeverSet, 0> {
   void thread(unsigned index) {
     auto own = this->rank_of(index);
     for (unsigned piece = 0; piece < kPieces; ++piece) {
       own.publish([&](auto& slot) { slot($) = 100 * index + piece; });
-      this->meet(own, static_cast<int>(index));
+      this->meet(own, index);
       for (unsigned rank = 0; rank < kRanks; ++rank) {
         if (rank == index) continue;
         const unsigned read = own.published(static_cast<int>(rank))($);
@@ -179,7 +180,7 @@ struct Failure : Ranks<Failure<kPieces>, 2, Atomic<bool>, 0> {
     try {
       for (; index == 0 || pieces < kPieces; ++pieces) {
         own.publish([&](auto& slot) { slot($) = pieces; });
-        this->meet(own, static_cast<int>(index));
+        this->meet(own, index);
       }
       own.fail();
     } catch (const RankFailed&) {
@@ -189,7 +190,7 @@ struct Failure : Ranks<Failure<kPieces>, 2, Atomic<bool>, 0> {
 };
 
 // The path of large tensors: each rank writes its part to the tensors of all, between two meetings.
-template <int kRanks>
+template <unsigned kRanks>
 struct InPlace : Ranks<InPlace<kRanks>, kRanks, NeverSet, 0> {
   std::array<std::array<rl::var<unsigned>, std::size_t{kRanks}>, std::size_t{kRanks}> tensors;
 
@@ -201,7 +202,7 @@ struct InPlace : Ranks<InPlace<kRanks>, kRanks, NeverSet, 0> {
   }
   void meet(bool really, typename InPlace::Rank& own, unsigned index) {
     own.publish([](auto&) {});
-    if (really) Ranks<InPlace<kRanks>, kRanks, NeverSet, 0>::meet(own, static_cast<int>(index));
+    if (really) Ranks<InPlace<kRanks>, kRanks, NeverSet, 0>::meet(own, index);
   }
   void thread(unsigned index) {
     auto own = this->rank_of(index);
@@ -256,7 +257,7 @@ const Bound kBounds[] = {
     {"collectives, 3 ranks, 2 pieces", explore<Collectives<3, 2>>, 2, false},
     {"collectives, 3 ranks, 2 pieces", explore<Collectives<3, 2>>, 3, true},
     {"transfer, ring of 2, 3 pieces", explore<Channel<3>>, 0, false},
-    {"transfer, ring of 2, 4 pieces", explore<Channel<4>>, 0, true},
+    {"transfer, ring of 2, 4 pieces", explore<Channel<4>>, 5, true},
     {"failure after 1 piece, 2 ranks", explore<Failure<1>>, 3, false},
     {"failure after 1 piece, 2 ranks", explore<Failure<1>>, 0, true},
     {"in place, 2 ranks", explore<InPlace<2>>, 0, false},

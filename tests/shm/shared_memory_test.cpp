@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <memory>
 #include <random>
 #include <span>
@@ -249,12 +250,16 @@ TEST_ALONE(SharedMemoryThreads, AllEndTheirWaitsWhenOneAborts) {
   });
   const auto memory = group.make(0);
   published_by_all(*memory, 2, Bytes(8));
+  std::latch waits(1);
   std::jthread receiver([&] {
     Bytes bytes(8);
     const auto receives = memory->start(
         {.peer = 1, .sends = false, .form = "bytes", .bytes = bytes, .owner = nullptr});
+    waits.count_down();
     EXPECT_ERROR(memory->wait(receives, kTimeout), DistributedError, "the group was aborted");
   });
+  waits.wait();
+  for (int i = 0; i < 1'000; ++i) std::this_thread::yield();  // it is within the wait by then
   memory->abort();
   EXPECT_ERROR(published_by_all(*memory, 2, Bytes(8)), DistributedError, "the group was aborted");
   receiver.join();
