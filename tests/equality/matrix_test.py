@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support.programs import FULL, free_port
-from tests.support.ways import (EXACT, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5,
-                                STAGE6, ZERO_REDUNDANCY, Run, Way, accelerate, alone, by_hand,
-                                distance, ignore_accelerate_configuration, mpirun, one_rank,
-                                require_equal_weights, small, spawned, torchrun, train,
+from tests.support.ways import (EXACT, FULLY_SHARDED, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3,
+                                STAGE4, STAGE5, STAGE6, ZERO_REDUNDANCY, Run, Way, accelerate,
+                                alone, by_hand, distance, ignore_accelerate_configuration, mpirun,
+                                one_rank, require_equal_weights, small, spawned, torchrun, train,
                                 with_init_method)
 
 SECONDS = 1200 if FULL else 240  # per training, on a machine with other work too
@@ -29,8 +29,10 @@ FOLDER = Path(tempfile.mkdtemp(prefix="ladder-matrix-"))
 atexit.register(shutil.rmtree, FOLDER)
 ignore_accelerate_configuration(FOLDER)
 
-PROGRAMS = (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6, ZERO_REDUNDANCY, PIPELINE)
-ZERO, PIPE = 7, 8
+PROGRAMS = (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6, ZERO_REDUNDANCY, PIPELINE,
+            FULLY_SHARDED)
+ZERO, PIPE, SHARDED = 7, 8, 9
+TO_ZERO_3, TO_ZERO_2 = ("--reshard-after-forward",), ("--no-reshard-after-forward",)
 
 
 def itself(world: int, program: Path) -> Way:
@@ -165,11 +167,13 @@ def other_ways() -> Iterator[Row]:
 
 
 def beyond() -> Iterator[Row]:
-    """A divided optimizer is that of stage 2; a cut network is that of one process."""
-    for world in (2, 3):
-        yield from equals(Cell(2, world=world), Cell(ZERO, world=world))
+    """A divided optimizer or network is that of stage 2; a cut network is that of one process."""
+    for world, flags in ((2, TO_ZERO_3), (3, TO_ZERO_2)):
+        yield from equals(Cell(2, world=world), Cell(ZERO, world=world),
+                          Cell(SHARDED, world=world, flags=flags))
     yield from equals(Cell(0), Cell(ZERO), Cell(PIPE, world=2, flags=micro_batches(1)))
-    yield from equals(Cell(2, world=2, recipe="convnet"), Cell(ZERO, world=2))
+    yield from equals(Cell(2, world=2, recipe="convnet"), Cell(ZERO, world=2),
+                      Cell(SHARDED, world=2, flags=GLOO))
     yield from equals(Cell(PIPE), *(Cell(PIPE, world=world) for world in (2, 3, 4)),
                       Cell(PIPE, world=2, flags=("--schedule", "gpipe")),
                       Cell(PIPE, "by hand", 2, flags=GLOO))
@@ -185,10 +189,16 @@ def all_of_beyond() -> Iterator[Row]:
             if world <= 3 or recipe == "basicnet":  # convnet has three layers
                 yield from equals(Cell(2, recipe=recipe, flags=EXACT),
                                   Cell(PIPE, world=world, flags=EXACT))
-            yield from equals(Cell(2, world=world, recipe=recipe), Cell(ZERO, world=world))
+            yield from equals(Cell(2, world=world, recipe=recipe), Cell(ZERO, world=world),
+                              *(Cell(SHARDED, world=world, flags=flags)
+                                for flags in ((), TO_ZERO_2, TO_ZERO_3)))
             yield from equals(Cell(2, recipe=recipe, flags=EXACT),
                               Cell(ZERO, world=world, flags=(*EXACT, *GLOO)))
         yield from equals(Cell(2, world=2, recipe=recipe), Cell(ZERO, world=2, flags=GLOO))
+        for world in (1, 2):
+            yield from equals(Cell(2, world=world, recipe=recipe),
+                              *(Cell(SHARDED, world=world, flags=(*GLOO, *flags))
+                                for flags in ((), TO_ZERO_2, TO_ZERO_3)))
     for count in (1, 4, 8):
         one = Cell(PIPE, flags=micro_batches(count))
         for world in (2, 3, 4):

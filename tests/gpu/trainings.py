@@ -12,7 +12,7 @@ import pytest
 STAGE0, STAGE1, STAGE2 = "stage0_single_gpu", "stage1_data_parallel", "stage2_ddp_spawn"
 STAGE3, STAGE4 = "stage3_ddp_torchrun", "stage4_ddp_amp"
 STAGE5, STAGE6 = "stage5_accelerator", "stage6_trainer"
-ZERO_REDUNDANCY, PIPELINE = "zero_redundancy", "pipeline"
+ZERO_REDUNDANCY, PIPELINE, FULLY_SHARDED = "zero_redundancy", "pipeline", "fully_sharded"
 
 OF_SHARED = {"backend": "gloo", "world_size": 2}
 
@@ -92,6 +92,8 @@ def of_fp32(setup: Setup) -> list[Training]:
         Training("stage2_shared", [STAGE2, *setup.shared], near="stage0",
                  expected=OF_SHARED),
         Training("zero_redundancy_shared", [ZERO_REDUNDANCY, *setup.shared],
+                 same="stage2_shared", repeats="stage0", expected=OF_SHARED),
+        Training("fully_sharded_shared", [FULLY_SHARDED, *setup.shared],
                  same="stage2_shared", repeats="stage0", expected=OF_SHARED),
         Training("pipeline_shared", [PIPELINE, *setup.shared], near="stage0",
                  expected=OF_SHARED),

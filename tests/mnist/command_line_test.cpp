@@ -162,6 +162,7 @@ TEST(CommandLine, RefusesWhatARowExcludes) {
   values += expect_refusals<SumOptions>(tables::kCheck);
   values += expect_refusals<SnapshotOptions>(tables::kSnapshot);
   values += expect_refusals<PipelineOptions>(tables::kPipeline);
+  values += expect_refusals<FullyShardedOptions>(tables::kFullySharded);
   values += expect_refusals<AcceleratorOptions>(accelerator_option_table());
   EXPECT_GT(values, 250);
 }
@@ -309,6 +310,8 @@ TEST(CommandLine, RefusesWhatHasNoEffectTogether) {
                   {"--fingerprint 1", "--fingerprint: expected --metrics PATH.jsonl"}});
   EXPECT_EQ(options("--fingerprint 1 --metrics a.jsonl").monitor.fingerprint_beside, "a.jsonl");
   expect_refused<AmpOptions>({{"--scale-lr linear", "hint: add --batch-mode per-device"}});
+  expect_refused<FullyShardedRunOptions>(
+      {{"--check-replicas 2", "--check-replicas: there are no replicas: each rank has other"}});
   expect_refused<ReplicaOptions>(
       {{"--device cpu --device-ids 0", "--device-ids: --device names devices already"}});
   expect_refused<TrainerRunOptions>(
@@ -475,6 +478,8 @@ TEST(CommandLine, ExactSumsRefuseWhatChangesWithTheRanks) {
                                       {"--sums exact --loader-mode split-batches", batches},
                                       {"--sums exact --math reference", masks}});
   expect_refused<TrainerRunOptions>({{"--sums exact --math reference", masks}});
+  expect_refused<FullyShardedRunOptions>(
+      {{"--sums exact", "--sums exact: no rank has a whole gradient to add in integers"}});
   EXPECT_FALSE(options<AmpOptions>("--sums exact --recipe convnet --no-sync-bn").sync_bn);
   EXPECT_EQ(options<AmpOptions>("--sums exact").micro_batch(), 16) << "no BatchNorm";
   EXPECT_NO_THROW(parse<SpawnedOptions>("--sums exact --math reference --recipe convnet"))

@@ -14,7 +14,8 @@ from tests.support.files import write
 from tests.support.programs import ROOT, Launched, Result, launch, poll_until
 
 STUBS = ROOT / "tests/support/stubs/gpu"
-STAGES = [*(path.name for path in ROOT.glob("stage[0-9]_*")), "zero_redundancy", "pipeline"]
+STAGES = [*(path.name for path in ROOT.glob("stage[0-9]_*")), "zero_redundancy",
+          "pipeline", "fully_sharded"]
 
 
 class Checkout:
