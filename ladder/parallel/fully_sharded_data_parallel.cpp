@@ -164,6 +164,7 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
                             [](const auto& place) { return place.parameter.grad().defined(); })) {
       return;
     }
+    const Recorded recorded("reshard " + name_);
     const PlainViews plain;
     for (auto& place : places_) {
       place.parameter.set_data(place.part);
