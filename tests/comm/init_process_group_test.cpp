@@ -138,8 +138,9 @@ TEST(InitProcessGroup, ChoosesGlooForManyRanksAndRefusesToShareTheirMemory) {
   expect_well(end_of_ranks(SharedMemory::kMostRanks + 1, [&](int /*rank*/) {
     auto shared = in_file(folder);
     shared.backend = "shm";
-    EXPECT_ERROR(init_process_group(shared), UsageError,
-                 "backend shm: 17 ranks that do not share one machine's memory; hint: use backend gloo");
+    EXPECT_ERROR(
+        init_process_group(shared), UsageError,
+        "backend shm: 17 ranks that do not share one machine's memory; hint: use backend gloo");
     const auto group = init_process_group({.timeout = kTimeout, .device = "cpu"});
     EXPECT_EQ(group.backend(), "gloo");
     expect_sums(group);
