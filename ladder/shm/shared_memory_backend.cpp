@@ -393,8 +393,11 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
   int shared_so_far_ = 0;
 };
 
+// More ranks than that have the sums of Gloo's ring, which moves less, unless they name this one.
 bool share_a_machine(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
-  return options.backend == kName || launch.is_single_node();
+  constexpr int kMostByItself = 8;
+  return options.backend == kName ||
+         (launch.is_single_node() && launch.world_size <= kMostByItself);
 }
 
 DeviceBackends make_shared_memory(ProcessGroup::Setup& setup, const C10dStore& store) {

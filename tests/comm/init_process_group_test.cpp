@@ -147,6 +147,17 @@ TEST(InitProcessGroup, ChoosesGlooForManyRanksAndRefusesToShareTheirMemory) {
   }));
 }
 
+TEST(InitProcessGroup, ChoosesGlooForMoreThanEightRanksUnlessTheyNameSharedMemory) {
+  for (const std::string backend : {"auto", "shm"}) {
+    expect_well(end_of_ranks(9, [&](int /*rank*/) {
+      const auto group =
+          init_process_group({.backend = backend, .timeout = kTimeout, .device = "cpu"});
+      EXPECT_EQ(group.backend(), backend == "shm" ? "shm" : "gloo");
+      expect_sums(group);
+    }));
+  }
+}
+
 TEST(InitProcessGroup, UsesABackendThatTheProgramAdds) {
   expect_well(end_of_ranks(2, [](int /*rank*/) {
     const Backend more{

@@ -334,6 +334,19 @@ TEST(SharedMemoryBackend, NamesTagsThatDiffer) {
   expect_ended_with(end_of_group(2, check, {.backend = "shm"}), 4, "rank 1 has failed");
 }
 
+TEST(SharedMemoryBackend, GathersIntoStridedOutputs) {
+  const auto check = [](const ProcessGroup& group) {
+    const auto backend = c10d_group(group)->getBackend(c10::kCPU);
+    std::vector<at::Tensor> inputs = {torch::full({2, 3}, group.rank() + 1.0)};
+    const auto strided = [] { return torch::zeros({3, 2}).t(); };
+    std::vector<std::vector<at::Tensor>> outputs = {{strided(), strided()}};
+    backend->allgather(outputs, inputs)->wait();
+    EXPECT_TRUE(outputs[0][0].equal(torch::ones({2, 3})));
+    EXPECT_TRUE(outputs[0][1].equal(torch::full({2, 3}, 2.0)));
+  };
+  run_ranks(2, check, {.backend = "shm"});
+}
+
 TEST(SharedMemoryBackend, PollsTransfersAndHasATimeoutPerCall) {
   const auto check = [](const ProcessGroup& group) {
     const auto backend = c10d_group(group)->getBackend(c10::kCPU);
