@@ -72,7 +72,7 @@ inline constexpr ladder::Option<R> kRecipe[] = {
     ladder::option<&R::head>(kWeights, "head", "log-softmax|logits",
                              "output of the network [log-softmax; convnet: logits]"),
     ladder::option<&R::width>(kWeights, "width", "N", "channel multiplier", {1.0, kLargestWidth}),
-    ladder::option<&R::depth>(kWeights, "depth", "N", "layers of the stack [stack: 8]",
+    ladder::option<&R::depth>(kWeights, "depth", "N", "layers of the stack [8]",
                               {1.0, kLargestDepth}),
     ladder::option<&R::normalize>(kWeights, "normalize", "",
                                   "subtract mean 0.1307, divide by 0.3081 [yes; convnet: no]"),

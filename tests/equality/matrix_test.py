@@ -76,10 +76,12 @@ class Recipe(NamedTuple):
 SMALL = {
     "basicnet": Recipe(578, 499, 1, 64, points=3.0, limit=2e-3, loss=5e-4),
     "convnet": Recipe(321, 500, 2, 32, points=3.0, limit=2e-3, loss=5e-3),
+    "stack": Recipe(258, 200, 1, 64, points=3.0, limit=2e-3, loss=5e-4),
 }
 WHOLE = {
     "basicnet": Recipe(60000, 10000, 1, 64, points=0.3, limit=None),
     "convnet": Recipe(60000, 10000, 3, 32, points=0.3, limit=None),
+    "stack": Recipe(12800, 2000, 1, 64, points=3.0, limit=None),
 }
 
 
@@ -112,7 +114,8 @@ class Cell(NamedTuple):
             precision = ("--precision", self.precision)
         elif self.precision != "fp32":
             precision = ("--mixed-precision", self.precision)
-        return small("--recipe", self.recipe, *precision, *self.flags, threads=self.threads,
+        depth = ("--depth", 4) if self.recipe == "stack" and not self.whole else ()
+        return small("--recipe", self.recipe, *depth, *precision, *self.flags, threads=self.threads,
                      epochs=self.size.epochs, limit_train=self.size.images,
                      limit_test=self.size.tests)
 
@@ -140,7 +143,7 @@ def equals(other: Cell, *cells: Cell) -> Iterator[Row]:
 
 def every_program(whole: bool) -> Iterator[Row]:
     """On one rank and on two."""
-    for recipe in SMALL:
+    for recipe in SMALL if whole else ("basicnet", "convnet"):
         one = Cell(0, recipe=recipe, whole=whole)
         two = Cell(2, world=2, recipe=recipe, whole=whole)
         yield two, CLOSE_TO, one
@@ -178,6 +181,11 @@ def beyond() -> Iterator[Row]:
                       Cell(PIPE, world=2, flags=("--schedule", "gpipe")),
                       Cell(PIPE, "by hand", 2, flags=GLOO))
     yield from equals(Cell(PIPE, recipe="convnet"), Cell(PIPE, world=2))
+    yield from equals(Cell(PIPE, recipe="stack"), Cell(PIPE, world=4))
+    yield from equals(Cell(2, world=2, recipe="stack"), Cell(ZERO, world=2),
+                      *(Cell(stage, world=2) for stage in (1, 4, 5, 6)))
+    yield from equals(Cell(0, recipe="stack"), Cell(2), Cell(3, "one by hand"))
+    yield from equals(Cell(2, recipe="stack", flags=EXACT), Cell(PIPE, world=2, flags=EXACT))
     yield from equals(Cell(2, flags=EXACT), Cell(ZERO, world=3, flags=EXACT),
                       *(Cell(PIPE, world=world, flags=(*EXACT, *micro_batches(count)))
                         for world, count in ((1, 2), (3, 4))))
@@ -186,7 +194,7 @@ def beyond() -> Iterator[Row]:
 def all_of_beyond() -> Iterator[Row]:
     for recipe in SMALL:
         for world in (1, 2, 3, 4):
-            if world <= 3 or recipe == "basicnet":  # convnet has three layers
+            if world <= 3 or recipe != "convnet":  # which has three layers
                 yield from equals(Cell(2, recipe=recipe, flags=EXACT),
                                   Cell(PIPE, world=world, flags=EXACT))
             yield from equals(Cell(2, world=world, recipe=recipe), Cell(ZERO, world=world),

@@ -39,6 +39,7 @@ BF16 = ("--precision", "bf16")
 MIXED = ("--mixed-precision", "bf16")
 PER_DEVICE = ("--batch-mode", "per-device")
 WIDE = ("--width", 2)
+DEPTH = {"stack": ("--depth", 2)}
 TWO = (TORCHRUN, "--standalone", "--nproc-per-node", 2)
 # With --cpu it would start one process; --multi_gpu needs no GPU.
 ACCELERATE_TWO = (ACCELERATE, "launch", "--multi_gpu", "--num_machines", 1, "--num_processes", 2,
@@ -64,7 +65,7 @@ class Row(NamedTuple):
     def commands(self) -> tuple[Command, Command]:
         images = self.batches * RECIPES[self.recipe].batch_size + 1
         flags = ("--recipe", self.recipe, "--epochs", self.epochs, "--limit-train", images,
-                 "--limit-test", self.seen, *self.flags)
+                 "--limit-test", self.seen, *self.flags, *DEPTH.get(self.recipe, ()))
         return (*in_reference_math(*self.cpp), *flags), (*self.python, *flags)
 
     def trained(self) -> list[Ended]:
@@ -99,7 +100,7 @@ BEYOND = [
       for recipe in RECIPES),
     *(spawned(PIPELINE, "pipeline.py", recipe, ranks, flags=("--schedule", schedule))
       for recipe, ranks, schedule in (("basicnet", 2, "1f1b"), ("convnet", 2, "gpipe"),
-                                      ("basicnet", 4, "1f1b"))),
+                                      ("basicnet", 4, "1f1b"), ("stack", 2, "1f1b"))),
     # fully_shard divides a sum, and DistributedDataParallel adds quotients: equal on two ranks. Its
     # gradients of each step, gathered, are those of stage 2; buffers stay those of each rank.
     spawned(STAGE2, "fully_sharded.py", "basicnet", 2, batches=9, seen=65),

@@ -173,7 +173,7 @@ TEST(CommandLine, RefusesUnknownNamesAndNamesTheNearest) {
                   {"--batch=3", "--batch=3: no such option; hint: did you mean --batch-size?"},
                   {"--learning-rate=0.1", "hint: did you mean --lr?"},
                   {"mnist", "mnist: no such option"},
-                  {"--recipe basicnets", "--recipe: expected one of basicnet, convnet, got"},
+                  {"--recipe basicnets", "--recipe: expected one of basicnet, convnet, stack, got"},
                   {"--recipe basicnets", "did you mean basicnet?"}});
   for (const char* other :
        {"--device-ids", "--backend", "--batch-mode", "--nprocs", "--rank", "--precision"}) {
@@ -307,7 +307,11 @@ TEST(CommandLine, NoOutputWritesOverAnotherFileOfTheRun) {
 TEST(CommandLine, RefusesWhatHasNoEffectTogether) {
   expect_refused({{"--epochs 2 -e 3", "--epochs: At Most 1 required but received 2; hint: give"},
                   {"--trace nowhere/a.json", "nowhere"},
+                  {"--depth 8", "--depth: this network has layers of its own; hint: add --recipe"},
+                  {"--recipe stack --data-root /tmp", "--data-root: the images of --recipe stack"},
                   {"--fingerprint 1", "--fingerprint: expected --metrics PATH.jsonl"}});
+  EXPECT_EQ(options("--recipe stack").recipe.depth, 8);
+  EXPECT_EQ(options("--recipe stack --depth 2").recipe.depth, 2);
   EXPECT_EQ(options("--fingerprint 1 --metrics a.jsonl").monitor.fingerprint_beside, "a.jsonl");
   expect_refused<AmpOptions>({{"--scale-lr linear", "hint: add --batch-mode per-device"}});
   expect_refused<FullyShardedRunOptions>(

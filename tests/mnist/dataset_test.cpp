@@ -7,10 +7,14 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
+#include "ladder/io/sha256.h"
 #include "tests/support/expect_error.h"
 
 namespace mnist {
@@ -40,6 +44,27 @@ TEST(Dataset, HoldsTheSixtyThousandTrainingImages) {
   EXPECT_TRUE(torch::equal(batch.targets, torch::tensor({5, 0, 4, 1, 9}, torch::kInt64)));
   EXPECT_EQ(batch.inputs.only().sizes(), (std::vector<std::int64_t>{5, 1, 28, 28}));
   EXPECT_EQ(batch.inputs.only().scalar_type(), torch::kFloat32);
+}
+
+// Both sets, pixels and labels, and what a batch makes of the first eight images to test.
+TEST(Dataset, OfAFormulaHasPythonsBytes) {
+  const auto golden = load_safetensors(LADDER_SOURCE_DIR "/tests/golden/models.safetensors");
+  const Recipe recipe({.name = "stack"});
+  const auto train = load_train({.root = "/nonexistent"}, recipe);
+  const auto test = load_test({.root = "/nonexistent"}, recipe);
+  EXPECT_EQ(train->description(), "formula train, 12800 images");
+  EXPECT_EQ(test->description(), "formula test, 2000 images");
+  EXPECT_EQ(train->size(), 12800);
+  const Batch batch = test->get_batch(range(0, 8));
+  EXPECT_TRUE(torch::equal(batch.inputs.only(), golden.tensors.at("stack.input")));
+  EXPECT_TRUE(torch::equal(batch.targets, golden.tensors.at("stack.labels")));
+  for (const auto& [split, name] : {std::pair{Split::kTrain, "train"}, {Split::kTest, "test"}}) {
+    const Files files = formula_files(split);
+    Sha256 digest;
+    digest.update(std::as_bytes(std::span(files.images.pixels)));
+    digest.update(std::as_bytes(std::span(files.labels.labels)));
+    EXPECT_EQ(digest.hex_digest(), golden.metadata.at("formula." + std::string(name) + "_sha256"));
+  }
 }
 
 // The pixels of the first images, as torchvision's ToTensor sees them.

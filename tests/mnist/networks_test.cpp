@@ -28,7 +28,7 @@ using Names = std::vector<std::string>;
 
 constexpr auto kChannelsLast = torch::MemoryFormat::ChannelsLast;
 
-// How a test makes either network.
+// How a test makes a network.
 struct Case {
   std::string name;
   std::function<std::shared_ptr<Model>(Math)> make;
@@ -37,7 +37,8 @@ struct Case {
 const std::vector<Case>& cases() {
   static const std::vector<Case> all = {
       {"basicnet", [](Math math) { return make_basic_net({.math = math}); }},
-      {"convnet", [](Math math) { return make_conv_net({.head = Head::kLogits, .math = math}); }}};
+      {"convnet", [](Math math) { return make_conv_net({.head = Head::kLogits, .math = math}); }},
+      {"stack", [](Math math) { return make_stack_net({.math = math}); }}};
   return all;
 }
 
@@ -73,6 +74,9 @@ TEST(Networks, HavePythonsParametersInItsOrder) {
   expect_parameters(*make_basic_net(), 1199882, 0, {"conv1", "conv2", "fc1", "fc2"});
   expect_parameters(*make_conv_net(), 29034, 6,
                     {"layer1.0", "layer1.1", "layer2.0", "layer2.1", "fc"});
+  expect_parameters(
+      *make_stack_net({.depth = 2}), 200'960 + 2 * 525'568 + 2'570, 0,
+      {"input", "layers.0.up", "layers.0.down", "layers.1.up", "layers.1.down", "head"});
 }
 
 TEST(Networks, StartWithPythonsWeights) {

@@ -168,7 +168,7 @@ TEST(RecipeLoss, OfAnEmptySliceIsZeroWithAZeroGradient) {
   }
 }
 
-TEST(Recipe, BasicnetIsTheDefaultAndConvnetThatOfTheTutorial) {
+TEST(Recipe, BasicnetIsTheDefaultConvnetThatOfTheTutorialAndStackHasADepth) {
   const Recipe recipe({});
   EXPECT_EQ(recipe.name(), "basicnet");
   EXPECT_EQ(recipe.epochs(), 1);
@@ -191,6 +191,13 @@ TEST(Recipe, BasicnetIsTheDefaultAndConvnetThatOfTheTutorial) {
   EXPECT_EQ(convnet.normalization().std, 1.0);
   EXPECT_EQ(convnet.accuracy_line(91.554), "Accuracy is 91.55%");
   EXPECT_TRUE(convnet.make_model()->named_children().contains("layer2"));
+  const Recipe stack({.name = "stack", .depth = 3});  // otherwise as basicnet
+  EXPECT_EQ(stack.batch_size(), 64);
+  EXPECT_EQ(stack.head(), Head::kLogSoftmax);
+  EXPECT_EQ(stack.normalization().mean, 0.1307);
+  EXPECT_EQ(stack.make_model()->named_children()["layers"]->children().size(), 3U);
+  EXPECT_EQ(Recipe({.name = "stack"}).make_model()->named_children()["layers"]->children().size(),
+            8U);
 }
 
 TEST(Recipe, TakesWhatTheUserSaysAndDecidesTheRest) {
@@ -215,20 +222,21 @@ TEST(Recipe, TakesWhatTheUserSaysAndDecidesTheRest) {
 }
 
 TEST(Recipe, PassesHeadMathAndWidthToTheNetwork) {
-  for (const std::string name : {"basicnet", "convnet"}) {
+  for (const std::string name : {"basicnet", "convnet", "stack"}) {
     for (const std::string head : {"log-softmax", "logits"}) {
       const auto model =
           Recipe({.name = name, .head = head, .math = Math::kReference}).make_model();
       model->eval();
       const auto sums = model->forward(torch::rand({2, 1, 28, 28})).exp().sum(1);
       EXPECT_EQ(torch::allclose(sums, torch::ones({2})), head == "log-softmax") << name;
-      EXPECT_FALSE(model->parameters()[0].strides()[1] == 1) << "NCHW in reference math";
+      EXPECT_TRUE(model->parameters()[0].is_contiguous()) << "NCHW in reference math";
     }
     std::int64_t count = 0;
     const auto wide = Recipe({.name = name, .width = 2}).make_model();
     for (const auto& one : wide->parameters()) count += one.numel();
-    EXPECT_EQ(count,
-              name == "basicnet" ? 640 + 73856 + 4718848 + 2570 : 832 + 64 + 51264 + 128 + 31370);
+    EXPECT_EQ(count, name == "basicnet"  ? 640 + 73856 + 4718848 + 2570
+                     : name == "convnet" ? 832 + 64 + 51264 + 128 + 31370
+                                         : 401920 + 8 * 2099712 + 5130);
   }
 }
 
@@ -248,7 +256,7 @@ TEST(Recipe, MakesTheOptimizerOfTheRecipe) {
 
 TEST(Recipe, RefusesWhatItsTableExcludes) {
   EXPECT_ERROR(Recipe({.name = "basicnett"}), UsageError,
-               "recipe: expected one of basicnet, convnet, got 'basicnett'");
+               "recipe: expected one of basicnet, convnet, stack, got 'basicnett'");
   EXPECT_ERROR(Recipe({.scheduler = "steps"}), UsageError, "did you mean step?");
   EXPECT_ERROR(Recipe({.lr = std::nan("")}), UsageError, "lr: expected a number >= 0, got 'nan'");
 }

@@ -241,7 +241,8 @@ TEST_ON_RANKS(PipelineStage, TakesBatchesWithFewerSamplesThanMicroBatches, 2) {
 }
 
 TEST_ON_RANKS(PipelineStage, EvaluatesAndGathersTheWholeNetwork, 3) {
-  for (const auto* recipe : {&basicnet(), &convnet()}) {
+  const Recipe stack({.name = "stack", .depth = 4});
+  for (const auto* recipe : {&basicnet(), &convnet(), &stack}) {
     const auto whole = first_model(*recipe);
     whole->eval();
     const auto own = own_layers(group, *recipe);
