@@ -169,23 +169,17 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
     return completed({output});
   }
 
-  // Gloo matches tags, and refuses tensors that are not contiguous.
+  // Gloo refuses tensors that are not contiguous.
   C10dWork send(Tensors& tensors, int to, int tag) override {
-    if (tag != 0 || !is_contiguous(tensors)) return ProcessGroupGloo::send(tensors, to, tag);
+    if (!is_contiguous(tensors)) return ProcessGroupGloo::send(tensors, to, tag);
     if (!is_shareable(tensors)) return Gloo::send(tensors, to, tag);
-    return transfer(tensors.front(), to, /*sends=*/true);
+    return transfer(tensors.front(), to, tag, /*sends=*/true);
   }
 
   C10dWork recv(Tensors& tensors, int from, int tag) override {
-    if (tag != 0 || !is_contiguous(tensors)) return ProcessGroupGloo::recv(tensors, from, tag);
+    if (!is_contiguous(tensors)) return ProcessGroupGloo::recv(tensors, from, tag);
     if (!is_shareable(tensors)) return Gloo::recv(tensors, from, tag);
-    return transfer(tensors.front(), from, /*sends=*/false);
-  }
-
-  C10dWork recvAnysource(Tensors& tensors, int tag) override {
-    if (tag != 0) return ProcessGroupGloo::recvAnysource(tensors, tag);
-    throw UsageError::missing("recv", "the rank that sends",
-                              "name it, or give send and recv a tag other than 0");
+    return transfer(tensors.front(), from, tag, /*sends=*/false);
   }
 
   void abort() override { memory_->abort(); }
@@ -300,13 +294,15 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
     exchange(call, input, timeout, consume);
   }
 
-  C10dWork transfer(const at::Tensor& tensor, int peer, bool sends) {
+  // Transfers keep their order, so tags that differ are an error.
+  C10dWork transfer(const at::Tensor& tensor, int peer, int tag, bool sends) {
     SharedMemory::Transfer transfer{
         .peer = peer,
         .sends = sends,
         .form = TensorForm::of_values(tensor).text(),
         .bytes = {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()},
         .owner = std::make_shared<at::Tensor>(tensor)};
+    if (tag != 0) transfer.form += fmt::format(", tag {}", tag);
     return c10::make_intrusive<TransferWork>(memory_, std::move(transfer), this->timeout());
   }
 
