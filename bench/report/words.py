@@ -13,7 +13,8 @@ STAGES, TWINS, IDEAS = zip(  # a stage, its twin, and what is new in them
     ("stage5_accelerator", "python_accelerate", "Accelerator"),
     ("stage6_trainer", "python_trainer", "Trainer"),
 )
-BEYOND = {"zero_redundancy": "python_zero_redundancy", "pipeline": "python_pipeline"}  # and twins
+BEYOND = {"zero_redundancy": "python_zero_redundancy", "pipeline": "python_pipeline",  # and twins
+          "fully_sharded": "python_fully_sharded"}
 USUAL = "libtorch_usual"  # LibTorch as its tutorials use it
 # No stages and no twins: each with the number of the stage that it resembles.
 OPPONENTS = {USUAL: 0, "python_jax": 0, "python_fabric": 5, "python_lightning": 6}

@@ -28,14 +28,15 @@ constexpr std::array<const char*, 7> kStages = {
     "stage0_single_gpu", "stage1_data_parallel", "stage2_ddp_spawn", "stage3_ddp_torchrun",
     "stage4_ddp_amp",    "stage5_accelerator",   "stage6_trainer"};
 // The programs of beyond/, counted behind the stages.
-constexpr std::array<const char*, 2> kBeyond = {"zero_redundancy", "pipeline"};
-constexpr std::array<const char*, 9> kTwins = {
-    "python_single",       "python_data_parallel",   "python_ddp_spawn",
-    "python_ddp_torchrun", "python_ddp_amp",         "python_accelerate",
-    "python_trainer",      "python_zero_redundancy", "python_pipeline"};
-constexpr std::array<const char*, 9> kScripts = {
-    "single.py",  "data_parallel.py",   "ddp.py",     "ddp.py", "ddp.py", "accelerated.py",
-    "trainer.py", "zero_redundancy.py", "pipeline.py"};
+constexpr std::array<const char*, 3> kBeyond = {"zero_redundancy", "pipeline", "fully_sharded"};
+constexpr std::array<const char*, 10> kTwins = {
+    "python_single",   "python_data_parallel", "python_ddp_spawn", "python_ddp_torchrun",
+    "python_ddp_amp",  "python_accelerate",    "python_trainer",   "python_zero_redundancy",
+    "python_pipeline", "python_fully_sharded"};
+constexpr std::array<const char*, 10> kScripts = {
+    "single.py",   "data_parallel.py", "ddp.py",     "ddp.py",
+    "ddp.py",      "accelerated.py",   "trainer.py", "zero_redundancy.py",
+    "pipeline.py", "fully_sharded.py"};
 // Python tuned for speed: opponents of stage 0, and in bf16 of stage 4 with one rank.
 constexpr std::array<const char*, 2> kTuned = {"python_tuned", "python_tuned_compile"};
 // Other libraries, each beside the stage that it resembles.
@@ -67,7 +68,7 @@ const Opponent* opponent_of(const std::string& program) {
   return found == kOpponents.end() ? nullptr : found;
 }
 
-// The stage of a program, 0 to 6; 7 and 8 for those of beyond/.
+// The stage of a program, 0 to 6; 7 to 9 for those of beyond/.
 std::size_t stage_of(const std::string& program) {
   if (is_tuned(program) || program == kUsual) return 0;
   if (const auto* const opponent = opponent_of(program)) return opponent->stage;
