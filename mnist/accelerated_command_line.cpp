@@ -40,7 +40,7 @@ constexpr Option<AcceleratedOptions> kCheckpoints[] = {
     option<AcceleratedOptions>(kTogether, "checkpointing_steps", "N|epoch",
                                "steps between checkpoints; epoch: one after each epoch",
                                read_checkpointing_steps, write_checkpointing_steps,
-                               {1.0, kMostOptimizerSteps}),
+                               {1.0, kMaxOptimizerSteps}),
     option<&AcceleratedOptions::resume_from>(
         kFolder, "resume", "PATH|auto",
         "checkpoint to resume from; alone: the last in --project-dir; auto: the newest whole one, "

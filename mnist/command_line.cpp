@@ -186,10 +186,10 @@ std::string version_text(const std::string& program) {
 void add_shared_flags(Flags& flags, SingleOptions& options) {
   flags.add(tables::kData, options.data);
   flags.add(tables::kMachine, options);
-  constexpr int kMostGpus = 1024;
+  constexpr int kMaxGpus = 1024;
   flags.app()
       .get_option("--gpu")
-      ->expected(1, kMostGpus)
+      ->expected(1, kMaxGpus)
       ->multi_option_policy(CLI::MultiOptionPolicy::Join);
   flags.add(tables::kFiles, options);
 }

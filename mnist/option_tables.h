@@ -28,7 +28,7 @@ using enum ladder::Effect;
 using Role = ladder::PathRole;
 
 inline constexpr ladder::OptionDetails kNotNegative{.least = 0.0};
-inline constexpr ladder::OptionDetails kSteps{0.0, ladder::kMostOptimizerSteps};
+inline constexpr ladder::OptionDetails kSteps{0.0, ladder::kMaxOptimizerSteps};
 inline constexpr ladder::OptionDetails kRanks{1.0, ladder::kLargestWorldSize};
 inline constexpr ladder::OptionDetails kOutput{.role = Role::kWritten};
 inline constexpr ladder::OptionDetails kInput{.role = Role::kRead};
@@ -43,9 +43,8 @@ inline constexpr Option<DataOptions> kData[] = {
     option<&DataOptions::augment>(
         kWeights, "augment", "none|shift",
         "augmentation; shift: random shift of each training image by up to 2 pixels"),
-    option<&DataOptions::num_workers>(kOwn, "num_workers", "N",
-                                      "threads that prepare batches ahead",
-                                      {0.0, ladder::kMostWorkers}),
+    option<&DataOptions::num_workers>(
+        kOwn, "num_workers", "N", "threads that prepare batches ahead", {0.0, ladder::kMaxWorkers}),
     option<&DataOptions::pin_memory>(
         kOwn, "pin_memory", "", "keep images in host memory and batches page-locked: for a GPU"),
 };
@@ -141,7 +140,7 @@ inline const auto& sums() {
       option<&SumOptions::replicate, &How::sums>(kWeights, "sums", names, help),
       option<&SumOptions::replicate, &How::micro_batch>(kWeights, "micro_batch", "N",
                                                         "images per micro-batch, with --sums exact",
-                                                        {1.0, ladder::kMostSamplesPerBatch})};
+                                                        {1.0, ladder::kMaxSamplesPerBatch})};
   return rows;
 }
 
@@ -169,7 +168,7 @@ inline constexpr Option<ladder::FullyShardedOptions> kFullySharded[] = {
 inline constexpr Option<ladder::PipelineOptions> kPipeline[] = {
     option<&ladder::PipelineOptions::micro_batches>(kWeights, "micro_batches", "N",
                                                     "micro-batches per batch",
-                                                    {1.0, ladder::kMostBatchesPerStep}),
+                                                    {1.0, ladder::kMaxBatchesPerStep}),
     option<&ladder::PipelineOptions::schedule>(
         kTogether, "schedule", "1f1b|gpipe",
         "order of forwards and backwards; gpipe: all forwards first"),

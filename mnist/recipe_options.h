@@ -56,14 +56,14 @@ namespace tables {
 using R = RecipeOptions;
 using enum ladder::Effect;
 
-inline constexpr ladder::OptionDetails kBatchSize{1.0, ladder::kMostSamplesPerBatch};
+inline constexpr ladder::OptionDetails kBatchSize{1.0, ladder::kMaxSamplesPerBatch};
 
 inline constexpr ladder::Option<R> kRecipe[] = {
     ladder::option<&R::name>(kWeights, "recipe", "basicnet|convnet|stack",
                              "network, loss, optimizer and their defaults; stack: equal layers, "
                              "images of a formula"),
     ladder::option<&R::epochs>(kTogether, "epochs", "N", "epochs to train [1; convnet: 3]",
-                               {0.0, ladder::kMostEpochs}),
+                               {0.0, ladder::kMaxEpochs}),
     ladder::option<&R::batch_size>(kTraining, "batch_size", "N",
                                    "images per step [64; convnet: 32]", kBatchSize),
     ladder::option<&R::eval_batch_size>(kTogether, "eval_batch_size", "N",

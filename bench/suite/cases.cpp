@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kHfDefaults = "basicnet-hf-defaults";
 constexpr const char* kDdpPractice = "convnet-ddp-practice";
-constexpr int kMostRanks = 8;             // of the scaling line: more would have few images each
+constexpr int kMaxRanks = 8;              // of the scaling line: more would have few images each
 constexpr std::int64_t kBriefSteps = 30;  // of a twin, whose steps are long
 constexpr std::int64_t kCheckSteps = 20;
 constexpr std::int64_t kPhaseSteps = 10;  // the trace ends before
@@ -319,7 +319,7 @@ void add_one_process(std::vector<Case>& rows, Kind kind, const char* recipe, int
 // What each further rank of one thread brings.
 void add_worlds(std::vector<Case>& rows, const char* recipe, const char* program,
                 const char* precision, int cpus) {
-  for (int world = 1; world <= std::min(cpus, kMostRanks); world *= 2) {
+  for (int world = 1; world <= std::min(cpus, kMaxRanks); world *= 2) {
     const auto row = row_of(Kind::kSlice, recipe, program, world, 1, precision);
     const auto same = [&](const Case& other) { return name_of(other) == name_of(row); };
     if (std::none_of(rows.begin(), rows.end(), same)) rows.push_back(row);

@@ -21,7 +21,7 @@ using Indices = std::vector<std::int64_t>;
 using Parts = std::vector<Indices>;
 
 constexpr std::array<std::int64_t, 6> kSizes = {10'000, 100, 8, 7, 1, 3};
-constexpr int kMostRanks = 8;
+constexpr int kMaxRanks = 8;
 constexpr std::uint64_t kSeed = 42;
 
 constexpr std::string_view kTooFewSamples =
@@ -219,7 +219,7 @@ void exact_evaluation(const Sampler& yours, std::int64_t size, int world_size) {
 // Runs a check for all sizes and worlds.
 void for_all(const Sampler& yours, void (*check)(const Sampler&, std::int64_t, int)) {
   for (const auto size : kSizes) {
-    for (int world_size = 1; world_size <= kMostRanks; ++world_size) {
+    for (int world_size = 1; world_size <= kMaxRanks; ++world_size) {
       check(yours, size, world_size);
     }
   }

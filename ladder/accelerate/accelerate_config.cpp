@@ -18,7 +18,7 @@ namespace {
 using C = AccelerateConfig;
 using enum Effect;
 
-constexpr double kMostProcesses = kLargestWorldSize;
+constexpr double kMaxProcesses = kLargestWorldSize;
 constexpr const char* kSteps = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
 
 void read_precision(const GivenValue& given, C& config) {
@@ -113,11 +113,10 @@ constexpr Option<C> kKeys[] = {
     option<&C::distributed_type>(kOwn, "distributed_type", "NO|MULTI_CPU|MULTI_GPU",
                                  "kind of processes", read_type),
     option<&C::num_processes>(kOwn, "num_processes", "N", "processes of all machines",
-                              read_num_processes, {1.0, kMostProcesses}),
-    option<&C::num_machines>(kOwn, "num_machines", "N", "number of machines",
-                             {1.0, kMostProcesses}),
+                              read_num_processes, {1.0, kMaxProcesses}),
+    option<&C::num_machines>(kOwn, "num_machines", "N", "number of machines", {1.0, kMaxProcesses}),
     option<&C::machine_rank>(kOwn, "machine_rank", "N", "number of this machine, from 0",
-                             {0.0, kMostProcesses - 1.0}),
+                             {0.0, kMaxProcesses - 1.0}),
     option<&C::main_process_ip>(kOwn, "main_process_ip", "HOST", "address of machine 0"),
     option<&C::main_process_port>(kOwn, "main_process_port", "N", "its port; 0 picks a free one",
                                   {0.0, 65535.0}),
@@ -131,7 +130,7 @@ constexpr Option<C> kKeys[] = {
 constexpr Option<C> kVariables[] = {
     option<&C::gradient_accumulation_steps>(
         kTogether, "gradient_accumulation_steps", "N", "batches per optimizer step",
-        {.least = 1.0, .most = kMostBatchesPerStep, .variable = kSteps}),
+        {.least = 1.0, .most = kMaxBatchesPerStep, .variable = kSteps}),
     option<&C::device>(kOwn, "device", "DEVICE", "device, such as cuda:1",
                        {.variable = "ACCELERATE_TORCH_DEVICE"}),
     option<&C::fork_launched>(kOwn, "fork_launched", "true|false", "started by notebook_launcher",

@@ -24,7 +24,7 @@ constexpr Option<O> kRows[] = {
         read_option),
     option<&O::gradient_accumulation, &GradientAccumulationPlugin::num_steps>(
         kTraining, "gradient_accumulation_steps", "N", "batches per optimizer step [1]",
-        {1.0, kMostBatchesPerStep}),
+        {1.0, kMaxBatchesPerStep}),
     option<&O::gradient_accumulation, &GradientAccumulationPlugin::sync_with_dataloader>(
         kTraining, "sync_with_dataloader", "",
         "optimizer step at the end of an epoch, also within an accumulation window [yes]"),

@@ -15,7 +15,7 @@ std::int64_t EpochProgress::real_size() const {
 }
 
 void GradientState::set_num_steps(int num_steps) {
-  require_between("gradient_accumulation_steps", num_steps, 1, kMostBatchesPerStep,
+  require_between("gradient_accumulation_steps", num_steps, 1, kMaxBatchesPerStep,
                   "1 steps after each batch");
   if (!sync_gradients_) {
     throw UsageError::conflict("gradient_accumulation_steps",

@@ -18,7 +18,7 @@
 namespace ladder {
 namespace {
 
-constexpr std::size_t kMostShown = 64;
+constexpr std::size_t kMaxShown = 64;
 
 std::span<const std::int64_t> numbers(const torch::Tensor& tensor) {
   if (!tensor.defined()) return {};
@@ -28,7 +28,7 @@ std::span<const std::int64_t> numbers(const torch::Tensor& tensor) {
 std::string samples(const torch::Tensor& indices) {
   const auto all = numbers(indices);
   if (all.empty()) return "no samples";
-  const auto shown = all.first(std::min(all.size(), kMostShown));
+  const auto shown = all.first(std::min(all.size(), kMaxShown));
   const auto more = all.size() - shown.size();
   return fmt::format("samples {}{}", fmt::join(shown, " "),
                      more == 0 ? "" : fmt::format(" and {} more", more));

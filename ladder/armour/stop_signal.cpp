@@ -22,7 +22,7 @@ namespace ladder {
 namespace {
 
 constexpr double kSecondsBetween = 0.25;  // between two polls
-constexpr std::int64_t kMostSteps = 1000;
+constexpr std::int64_t kMaxSteps = 1000;
 
 // The first signal and its time, in one word for the handler: milliseconds on the steady clock
 // times kSignals, plus the signal; 0 = none yet.
@@ -118,7 +118,7 @@ int StopSignal::poll() {
   const double step_seconds = of_all[1] /  // of the slowest rank
                               static_cast<double>(interval_ - steps_left_);
   const double steps = step_seconds > 0.0 ? std::floor(kSecondsBetween / step_seconds) : 1.0;
-  interval_ = static_cast<std::int64_t>(std::clamp(steps, 1.0, static_cast<double>(kMostSteps)));
+  interval_ = static_cast<std::int64_t>(std::clamp(steps, 1.0, static_cast<double>(kMaxSteps)));
   steps_left_ = interval_;
   return static_cast<int>(of_all[0]);
 }

@@ -46,7 +46,7 @@ LoaderPosition read_loader_position(const nlohmann::json& state, std::string_vie
                                     const std::string& data, std::int64_t micro_batch, int rank) {
   const JsonReader saved(state, json_data_error(origin));
   const auto& order = saved.value("order");
-  const LoaderPosition position = {.epoch = saved.count("epoch", kMostEpochs),
+  const LoaderPosition position = {.epoch = saved.count("epoch", kMaxEpochs),
                                    .batch = saved.count("batch"),
                                    .batches = saved.count("batches"),
                                    .order = order.is_string() ? order.get<std::string>() : ""};

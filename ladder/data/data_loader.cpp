@@ -159,7 +159,7 @@ void check(const DataLoaderOptions& options) {
     throw UsageError::conflict("DataLoader", "shuffle and a sampler exclude each other",
                                "the sampler decides the order: leave shuffle off");
   }
-  require_between("num_workers", options.num_workers, 0, kMostWorkers,
+  require_between("num_workers", options.num_workers, 0, kMaxWorkers,
                   "0 reads in the loop itself; one per CPU is enough");
 }
 

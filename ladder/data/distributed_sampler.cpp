@@ -101,7 +101,7 @@ ShardedBatchSampler::ShardedBatchSampler(std::shared_ptr<const BatchSampler> who
       micro_batch_(micro_batch) {
   require_rank("ShardedBatchSampler", rank_, world_size_);
   require_whole("ShardedBatchSampler", whole_->world_size());
-  require_between("ShardedBatchSampler micro_batch", micro_batch_, 0, kMostSamplesPerBatch,
+  require_between("ShardedBatchSampler micro_batch", micro_batch_, 0, kMaxSamplesPerBatch,
                   "0 divides batches of any size");
 }
 

@@ -42,7 +42,7 @@ std::int64_t Sampler::whole_size() const {
 BatchSampler::BatchSampler(std::shared_ptr<const Sampler> sampler, std::int64_t batch_size,
                            bool drop_last)
     : sampler_(std::move(sampler)), batch_size_(batch_size), drop_last_(drop_last) {
-  require_between("batch_size", batch_size, 1, kMostSamplesPerBatch,
+  require_between("batch_size", batch_size, 1, kMaxSamplesPerBatch,
                   fmt::format("such as {}", kDefaultBatchSize));
   if (drop_last && sampler_->evaluation_only()) {
     throw UsageError::conflict("drop_last", "an evaluation sampler must not drop samples",

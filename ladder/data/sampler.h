@@ -94,7 +94,7 @@ inline constexpr std::int64_t kDefaultBatchSize = 64;
 // they are not the sampler's samples. Python's counterpart: torch.utils.data.BatchSampler.
 class BatchSampler {
  public:
-  // Throws UsageError for a batch_size below 1 or above kMostSamplesPerBatch, and for drop_last
+  // Throws UsageError for a batch_size below 1 or above kMaxSamplesPerBatch, and for drop_last
   // with an evaluation sampler.
   BatchSampler(std::shared_ptr<const Sampler> sampler, std::int64_t batch_size, bool drop_last);
   virtual ~BatchSampler() = default;

@@ -88,9 +88,9 @@ bool draws_in_turn(const torch::nn::Module& module) {
 }
 
 void check(const Model& model, const ExactDataParallelOptions& options) {
-  if (options.micro_batch < 1 || options.micro_batch > kMostSamplesPerBatch) {
+  if (options.micro_batch < 1 || options.micro_batch > kMaxSamplesPerBatch) {
     throw UsageError::out_of_range(
-        "micro_batch", options.micro_batch, fmt::format("1 to {}", kMostSamplesPerBatch),
+        "micro_batch", options.micro_batch, fmt::format("1 to {}", kMaxSamplesPerBatch),
         fmt::format("such as {}", ExactDataParallelOptions{}.micro_batch));
   }
   if (options.threads < 0) {

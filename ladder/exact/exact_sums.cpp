@@ -168,9 +168,9 @@ ExactSums::Totals ExactSums::finish(const std::vector<Addends>& micro_batches, d
   // A parameter may have more than one addend per micro-batch.
   auto most = counts_[kMicroBatches];
   for (std::size_t i = 0; i < targets_.size(); ++i) most = std::max(most, addends(i));
-  if (most > FixedPoint::kMostAddends) {
+  if (most > FixedPoint::kMaxAddends) {
     throw UsageError::out_of_range("micro-batches of one step", most,
-                                   "at most " + std::to_string(FixedPoint::kMostAddends),
+                                   "at most " + std::to_string(FixedPoint::kMaxAddends),
                                    "use larger micro-batches, or fewer accumulation steps");
   }
   Tensors totals(targets_.size());

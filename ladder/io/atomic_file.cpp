@@ -109,9 +109,9 @@ bool is_something_else(const std::string& path) {
 }
 
 std::string behind_links(std::string path) {
-  constexpr int kMostLinks = 40;  // the kernel follows no more
+  constexpr int kMaxLinks = 40;  // the kernel follows no more
   std::error_code ignored;
-  for (int i = 0; i < kMostLinks && fs::is_symlink(path, ignored); ++i) {
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(path, ignored); ++i) {
     path = (fs::path(path).parent_path() / fs::read_symlink(path, ignored)).string();
   }
   return path;

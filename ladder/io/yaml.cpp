@@ -19,7 +19,7 @@ namespace ladder {
 namespace {
 
 constexpr int kDeepest = 8;
-constexpr int kMostValues = 1000;
+constexpr int kMaxValues = 1000;
 
 UsageError refused(const std::string& name, int line, std::string_view what,
                    std::string_view hint = "write one 'name: value' per line") {
@@ -73,8 +73,8 @@ class TreeReader {
 
   // `line`: of the name, or of a value without one.
   YamlNode read(const YAML::Node& value, int line) {
-    if (++values_ > kMostValues) {
-      throw refused(name_, line, fmt::format("more than {} values", kMostValues));
+    if (++values_ > kMaxValues) {
+      throw refused(name_, line, fmt::format("more than {} values", kMaxValues));
     }
     YamlNode node;
     node.line = line;

@@ -56,7 +56,7 @@ torch::Tensor in_blocks(const torch::Tensor& images) {
       .contiguous();
 }
 
-constexpr std::int64_t kMostPixels = 1 << 24;  // of an image: places in it are 32 bits
+constexpr std::int64_t kMaxPixels = 1 << 24;  // of an image: places in it are 32 bits
 
 class ConvReluMaxPool : public torch::autograd::Function<ConvReluMaxPool> {
  public:
@@ -118,8 +118,8 @@ bool can_skip_zeros(const torch::Tensor& input, const torch::Tensor& weight) {
          input.size(1) % 16 == 0 && input.size(2) % 2 == 0 && input.size(3) % 2 == 0 &&
          input.size(2) > 2 && input.size(3) > 2 && weight.scalar_type() == torch::kFloat &&
          weight.sizes() == c10::IntArrayRef({weight.size(0), input.size(1), 3, 3}) &&
-         weight.size(0) % 16 == 0 && weight.size(0) > 0 && weight.size(0) <= kMostChannels &&
-         input.size(2) * input.size(3) < kMostPixels;
+         weight.size(0) % 16 == 0 && weight.size(0) > 0 && weight.size(0) <= kMaxChannels &&
+         input.size(2) * input.size(3) < kMaxPixels;
 }
 
 }  // namespace

@@ -94,8 +94,8 @@ torch::Tensor fused_counter_mask(const torch::Tensor& input, const RandomKey& ke
 // Whether the kernel of this GPU gives the bits of tensor operations. Compares them once per GPU:
 // positions in a row, as they usually are, are computed there, and others are read.
 bool can_fuse(const torch::Tensor& input, const RandomKey& key, const DropoutMaskOptions& options) {
-  constexpr std::int64_t kMostElements = std::numeric_limits<std::int32_t>::max();
-  if (!input.is_cuda() || input.numel() / input.size(0) > kMostElements) return false;
+  constexpr std::int64_t kMaxElements = std::numeric_limits<std::int32_t>::max();
+  if (!input.is_cuda() || input.numel() / input.size(0) > kMaxElements) return false;
   static std::mutex mutex;
   static std::map<c10::DeviceIndex, bool> fusable;
   const std::lock_guard lock(mutex);

@@ -15,7 +15,7 @@ struct FixedPoint {
   double step;  // a power of two
   float limit;  // at most step × 2^50
 
-  static constexpr std::int64_t kMostAddends = 4096;
+  static constexpr std::int64_t kMaxAddends = 4096;
 };
 
 // Multiples of 2^-44, up to 64: for gradients of a loss that is a mean. A float of 0.001 keeps all

@@ -19,11 +19,11 @@ inline constexpr std::int32_t kNone = 4;  // no pixel of the window is above zer
 
 // The index of the largest pixel of each window in a block. As wide as a float: bytes beside floats
 // would be vectorised 32 or 64 at a time, and few layers have so many channels.
-inline constexpr std::int64_t kMostChannels = 4096;
-using ArgmaxBlock = std::array<std::int32_t, kMostChannels>;
+inline constexpr std::int64_t kMaxChannels = 4096;
+using ArgmaxBlock = std::array<std::int32_t, kMaxChannels>;
 
 // Windows per block.
-inline std::int64_t block_of(std::int64_t channels) { return kMostChannels / channels; }
+inline std::int64_t block_of(std::int64_t channels) { return kMaxChannels / channels; }
 
 [[gnu::always_inline]] inline void narrow(const ArgmaxBlock& argmax, std::int64_t count,
                                           std::uint8_t* choice) {
@@ -53,7 +53,7 @@ inline bool can_cut(const torch::Tensor& images) {
   return images.is_cpu() && (type == torch::kFloat || type == torch::kBFloat16) &&
          images.dim() == 4 && images.is_contiguous(torch::MemoryFormat::ChannelsLast) &&
          images.size(2) % 2 == 0 && images.size(3) % 2 == 0 && images.size(1) > 0 &&
-         images.size(1) <= kMostChannels;
+         images.size(1) <= kMaxChannels;
 }
 
 // Uninitialised images of the same dtype, with half or twice the height and width.

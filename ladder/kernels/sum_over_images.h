@@ -16,9 +16,9 @@ namespace ladder::kernels {
 template <typename Add>
 torch::Tensor sum_over_images(std::int64_t images, std::int64_t size, const Add& add) {
   constexpr std::int64_t kImages = 4;  // a group has `size` floats to clear and to add
-  constexpr std::int64_t kMostGroups = 16;
+  constexpr std::int64_t kMaxGroups = 16;
   const std::int64_t groups =
-      std::clamp<std::int64_t>((images + kImages - 1) / kImages, 1, kMostGroups);
+      std::clamp<std::int64_t>((images + kImages - 1) / kImages, 1, kMaxGroups);
   const auto sums = torch::zeros({groups, size}, torch::kFloat);
   at::parallel_for(0, groups, 1, [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t group = first; group < last; ++group) {

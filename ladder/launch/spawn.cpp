@@ -144,9 +144,9 @@ void require_not_launched() {
 }
 
 void spawn(const std::function<void(int rank)>& fn, const SpawnOptions& options) {
-  constexpr int kMostRanks = 256;
-  if (options.nprocs < 1 || options.nprocs > kMostRanks) {
-    throw UsageError::out_of_range("nprocs", options.nprocs, fmt::format("1 to {}", kMostRanks),
+  constexpr int kMaxRanks = 256;
+  if (options.nprocs < 1 || options.nprocs > kMaxRanks) {
+    throw UsageError::out_of_range("nprocs", options.nprocs, fmt::format("1 to {}", kMaxRanks),
                                    "one per GPU, or per core: nproc");
   }
   if (options.grace.count() < 0) {

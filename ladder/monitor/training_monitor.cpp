@@ -52,7 +52,7 @@ TrainingProgress training_progress(const nlohmann::json& state, std::string_view
                                    const RunSettings& settings, const Log& log) {
   const JsonReader saved(state, json_data_error(origin));
   compare_settings(saved.value(kSettings), settings, origin, log);
-  return {.steps = saved.count("steps", kMostOptimizerSteps),
+  return {.steps = saved.count("steps", kMaxOptimizerSteps),
           .samples = saved.count("samples"),
           .train_seconds = saved.number("train_seconds", 0.0)};
 }

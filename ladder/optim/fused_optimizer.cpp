@@ -88,7 +88,7 @@ void expect_params(const JsonReader& saved, const std::vector<std::string>& name
 
 void check_count(const std::string& name, const torch::Tensor& value, std::string_view origin) {
   const auto count = value.item<double>();
-  const bool in_range = count >= 0.0 && count <= static_cast<double>(kMostOptimizerSteps);
+  const bool in_range = count >= 0.0 && count <= static_cast<double>(kMaxOptimizerSteps);
   if (in_range && std::floor(count) == count) return;
   refuse(origin, fmt::format("a count of steps as {}", name), fmt::format("{}", count));
 }

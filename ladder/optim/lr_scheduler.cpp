@@ -71,7 +71,7 @@ std::function<void()> LrScheduler::plan_load(const nlohmann::json& state, std::s
   const auto own = own_state();
   for (const auto& item : own.items()) names.push_back(item.key());
   saved.expect_only(names);
-  const auto last_epoch = saved.count(kLastEpoch, kMostOptimizerSteps);
+  const auto last_epoch = saved.count(kLastEpoch, kMaxOptimizerSteps);
   auto base_lrs = saved.numbers(kBaseLrs, base_lrs_.size());
   const auto last_lr = saved.numbers(kLastLr, base_lrs_.size());
   for (const auto& [name, rates] : {std::pair(kBaseLrs, base_lrs), std::pair(kLastLr, last_lr)}) {

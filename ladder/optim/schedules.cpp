@@ -102,7 +102,7 @@ std::unique_ptr<LrScheduler> inverse_sqrt_schedule(torch::optim::Optimizer& opti
                                                    std::optional<std::int64_t> timescale) {
   constexpr std::int64_t kWithoutWarmup = 10'000;
   const auto scale = timescale.value_or(warmup_steps != 0 ? warmup_steps : kWithoutWarmup);
-  require_between("inverse sqrt timescale", scale, 1, kMostOptimizerSteps,
+  require_between("inverse sqrt timescale", scale, 1, kMaxOptimizerSteps,
                   "unset is the number of warm-up steps");
   const auto factor = [warmup_steps, scale](std::int64_t step) {
     const auto shifted = static_cast<double>(step + (scale - warmup_steps));

@@ -23,16 +23,16 @@
 namespace ladder {
 namespace {
 
-constexpr std::int64_t kMostDims = 13;
-constexpr std::size_t kMostHashed = 1 << 16;
+constexpr std::int64_t kMaxDims = 13;
+constexpr std::size_t kMaxHashed = 1 << 16;
 
 // Dtype, memory format, number of dimensions and sizes of a tensor, for a rank that does not know
-// them: [3 + kMostDims].
+// them: [3 + kMaxDims].
 torch::Tensor form_of(const torch::Tensor& tensor, bool channels_last) {
   std::vector<std::int64_t> form = {static_cast<std::int64_t>(tensor.scalar_type()),
                                     channels_last ? 1 : 0, tensor.dim()};
   form.insert(form.end(), tensor.sizes().begin(), tensor.sizes().end());
-  form.resize(3 + kMostDims);
+  form.resize(3 + kMaxDims);
   return torch::tensor(form, torch::kInt64);
 }
 
@@ -82,7 +82,7 @@ std::int64_t hash_of(const torch::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cpu()) return 0;
   const auto values = tensor.contiguous();
   const auto* const bytes = static_cast<const char*>(values.const_data_ptr());
-  const auto hash = std::hash<std::string_view>{}({bytes, std::min(values.nbytes(), kMostHashed)});
+  const auto hash = std::hash<std::string_view>{}({bytes, std::min(values.nbytes(), kMaxHashed)});
   return static_cast<std::int64_t>(hash | 1U);
 }
 
@@ -181,9 +181,9 @@ torch::Tensor PipelineStage::forward(const Inputs& inputs) {
 }
 
 void PipelineStage::send(const torch::Tensor& tensor, int dst) {
-  if (tensor.dim() > kMostDims) {
+  if (tensor.dim() > kMaxDims) {
     throw UsageError::out_of_range("pipeline", tensor.dim(),
-                                   fmt::format("outputs of at most {} dimensions", kMostDims),
+                                   fmt::format("outputs of at most {} dimensions", kMaxDims),
                                    "flatten the output of the stage");
   }
   const bool channels_last = is_channels_last(tensor);
@@ -193,9 +193,9 @@ void PipelineStage::send(const torch::Tensor& tensor, int dst) {
 }
 
 torch::Tensor PipelineStage::receive(int src) {
-  auto form = torch::empty({3 + kMostDims + std::ssize(batch_)}, torch::kInt64);
+  auto form = torch::empty({3 + kMaxDims + std::ssize(batch_)}, torch::kInt64);
   group_.recv(form, src);
-  require_same_batch(form.const_data_ptr<std::int64_t>() + 3 + kMostDims, src);
+  require_same_batch(form.const_data_ptr<std::int64_t>() + 3 + kMaxDims, src);
   const auto tensor = empty_of(form, device_of(*module_));
   auto in_order = in_memory_order(tensor, is_channels_last(tensor));
   group_.recv(in_order, src);

@@ -49,7 +49,7 @@ struct ProtocolRules {
 //   Rules             ProtocolRules
 //   Counter, Flag     std::atomic<std::uint32_t>, std::atomic<bool>
 //   Slot              what a piece fills
-//   kMostRanks
+//   kMaxRanks
 //   own(counter)      the value of a counter that this rank alone writes
 //   wake(counter)     wakes the ranks that sleep until `counter` changes
 // A `Wait`, of one wait for a rank, has:
@@ -76,7 +76,7 @@ class Protocol {
     alignas(64) Counter pieces;  // published
     typename System::Flag failed;
     std::array<Slot, ProtocolRules::kSlots> slots;
-    std::array<Channel, System::kMostRanks> to;
+    std::array<Channel, System::kMaxRanks> to;
   };
 
   // `published`: pieces of each rank so far.

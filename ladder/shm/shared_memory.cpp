@@ -78,7 +78,7 @@ struct SharedMemory::Processes {
   using Flag = std::atomic<bool>;
   using Mutex = std::recursive_mutex;
   using Deadline = ladder::Deadline;
-  static constexpr std::size_t kMostRanks = SharedMemory::kMostRanks;
+  static constexpr std::size_t kMaxRanks = SharedMemory::kMaxRanks;
 
   struct Slot {
     std::array<char, 64> call;  // as text: operation, form, bytes
@@ -147,7 +147,7 @@ class SharedMemory::Calls : public SharedCalls<Processes> {
 
 std::unique_ptr<SharedMemory> SharedMemory::make(int rank, int world_size,
                                                  const AllGather& all_gather) {
-  if (world_size > kMostRanks) return nullptr;
+  if (world_size > kMaxRanks) return nullptr;
   const auto bytes = Calls::bytes_for(static_cast<std::size_t>(world_size));
   const auto nonce = random_nonce();
   const auto memory = rank == 0 ? create_memory(bytes, nonce) : UniqueFd();

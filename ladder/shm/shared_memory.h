@@ -35,7 +35,7 @@ class SharedMemory {
       std::function<void(int rank, std::size_t offset, std::span<const std::byte> piece)>;
 
   static constexpr std::size_t kChunkBytes{256 * 1024};  // per slot; stays in the L2 cache
-  static constexpr int kMostRanks = 16;                  // each rank reads the slots of all others
+  static constexpr int kMaxRanks = 16;                   // each rank reads the slots of all others
 
   // A collective; equal on all ranks.
   struct Call {

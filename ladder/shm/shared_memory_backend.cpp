@@ -391,9 +391,8 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
 
 // More ranks than that have the sums of Gloo's ring, which moves less, unless they name this one.
 bool share_a_machine(const ProcessGroupOptions& options, const LaunchEnvironment& launch) {
-  constexpr int kMostByItself = 8;
-  return options.backend == kName ||
-         (launch.is_single_node() && launch.world_size <= kMostByItself);
+  constexpr int kMaxByItself = 8;
+  return options.backend == kName || (launch.is_single_node() && launch.world_size <= kMaxByItself);
 }
 
 DeviceBackends make_shared_memory(ProcessGroup::Setup& setup, const C10dStore& store) {
@@ -425,7 +424,7 @@ UsageError no_common_memory(const std::string& backend, int world_size,
       fmt::format(
           "{}; up to {} ranks of one user can share memory, all outside containers or all in "
           "the same one",
-          instead, SharedMemory::kMostRanks));
+          instead, SharedMemory::kMaxRanks));
 }
 
 }  // namespace ladder

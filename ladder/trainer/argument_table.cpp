@@ -26,9 +26,9 @@ using Names = std::vector<std::string>;
 using T = TrainingArguments;
 
 constexpr OptionDetails kNotNegative{.least = 0.0};
-constexpr OptionDetails kEpochsOrSteps{.least = 0.0, .most = kMostEpochs};
+constexpr OptionDetails kEpochsOrSteps{.least = 0.0, .most = kMaxEpochs};
 constexpr OptionDetails kBelowOne{.least = 0.0, .most = 1.0, .below = true};
-constexpr OptionDetails kBatchSize{.least = 1.0, .most = kMostSamplesPerBatch};
+constexpr OptionDetails kBatchSize{.least = 1.0, .most = kMaxSamplesPerBatch};
 
 template <auto kField>
 constexpr auto flag(Effect effect, std::string_view name, std::string_view help) {
@@ -174,7 +174,7 @@ constexpr TrainingArgument kRows[] = {
                                            "evaluation samples per process and batch", kBatchSize),
     option<&T::gradient_accumulation_steps>(kWeights, "gradient_accumulation_steps", "N",
                                             "batches per optimizer step",
-                                            {1.0, kMostBatchesPerStep}),
+                                            {1.0, kMaxBatchesPerStep}),
 
     option<&T::optim>(kTraining, "optim", "adamw_torch_fused|adam|sgd|adagrad|rmsprop",
                       "optimizer; adamw_torch is the same as adamw_torch_fused", read_optimizer),
@@ -255,7 +255,7 @@ constexpr TrainingArgument kRows[] = {
     flag<&T::full_determinism>(kTraining, "full_determinism", "no nondeterministic operations"),
 
     option<&T::dataloader_num_workers>(kOwn, "dataloader_num_workers", "N",
-                                       "data-loader threads; 0 = none", {0.0, kMostWorkers}),
+                                       "data-loader threads; 0 = none", {0.0, kMaxWorkers}),
     flag<&T::dataloader_pin_memory>(kOwn, "dataloader_pin_memory",
                                     "page-locked batches, for copies to a GPU"),
     flag<&T::dataloader_drop_last>(kTraining, "dataloader_drop_last",

@@ -73,14 +73,14 @@ std::function<void()> TrainerState::plan_load(const nlohmann::json& state,
   const JsonReader saved(state, refuse);
   auto loaded = std::make_shared<TrainerState>(*this);
   loaded->epoch = saved.number("epoch", 0.0);
-  if (loaded->epoch > static_cast<double>(kMostEpochs)) {
-    saved.refuse_value(fmt::format("at most {} epochs", kMostEpochs), "epoch");
+  if (loaded->epoch > static_cast<double>(kMaxEpochs)) {
+    saved.refuse_value(fmt::format("at most {} epochs", kMaxEpochs), "epoch");
   }
-  loaded->global_step = saved.count("global_step", kMostOptimizerSteps);
+  loaded->global_step = saved.count("global_step", kMaxOptimizerSteps);
   loaded->total_flos = saved.number("total_flos", 0.0);
-  loaded->logging_steps = saved.count("logging_steps", kMostOptimizerSteps);
-  loaded->eval_steps = saved.count("eval_steps", kMostOptimizerSteps);
-  loaded->save_steps = saved.count("save_steps", kMostOptimizerSteps);
+  loaded->logging_steps = saved.count("logging_steps", kMaxOptimizerSteps);
+  loaded->eval_steps = saved.count("eval_steps", kMaxOptimizerSteps);
+  loaded->save_steps = saved.count("save_steps", kMaxOptimizerSteps);
   loaded->log_history.clear();
   for (const auto& entry : saved.array("log_history")) {
     loaded->log_history.push_back(entry_of(entry, refuse, loaded->global_step));

@@ -21,7 +21,7 @@ using T = TrainingArguments;
 
 // A number of steps from 1 on is whole; below 1 it is a fraction of all steps.
 bool are_steps(double steps) {
-  return steps > 0.0 && steps <= kMostEpochs && (steps < 1.0 || steps == std::floor(steps));
+  return steps > 0.0 && steps <= kMaxEpochs && (steps < 1.0 || steps == std::floor(steps));
 }
 
 bool evaluates_by_steps(const T& args) { return args.eval_strategy == IntervalStrategy::kSteps; }
@@ -39,7 +39,7 @@ bool is_multiple(double save, double eval) {
   return std::fmod(save, eval) == 0.0 || std::fmod(save * scale, eval * scale) == 0.0;
 }
 
-static_assert(kMostEpochs == 1'000'000'000);  // in the texts below
+static_assert(kMaxEpochs == 1'000'000'000);  // in the texts below
 constexpr const char* kNotSteps =
     "expected a whole number from 1 to 1000000000, or a fraction above 0 and below 1, got {}";
 constexpr const char* kSuchSteps = "such as 500, or 0.1 for ten times in the training";
@@ -48,7 +48,7 @@ constexpr const char* kEvaluate = "set eval_strategy to epoch or steps";
 
 constexpr Rule<T> kRules[] = {
     {"max_steps",
-     [](const T& a) { return a.max_steps != -1 && (a.max_steps < 1 || a.max_steps > kMostEpochs); },
+     [](const T& a) { return a.max_steps != -1 && (a.max_steps < 1 || a.max_steps > kMaxEpochs); },
      "expected 1 to 1000000000, or -1, got {}", "with -1, num_train_epochs decides"},
     {"logging_steps",
      [](const T& a) {

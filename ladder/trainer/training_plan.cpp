@@ -34,10 +34,10 @@ TrainingPlan::TrainingPlan(const TrainingArguments& args, const TrainingSizes& t
   }
   const double epochs = args.fast_dev_run ? 1.0 : args.num_train_epochs;
   const double steps = std::ceil(epochs * static_cast<double>(updates));
-  if (steps > static_cast<double>(kMostOptimizerSteps)) {
+  if (steps > static_cast<double>(kMaxOptimizerSteps)) {
     throw UsageError::out_of_range(
         "num_train_epochs", epochs,
-        fmt::format("at most {}, as an epoch has {} steps", kMostOptimizerSteps / updates, updates),
+        fmt::format("at most {}, as an epoch has {} steps", kMaxOptimizerSteps / updates, updates),
         "max_steps ends a training after a number of steps");
   }
   max_steps = static_cast<std::int64_t>(steps);

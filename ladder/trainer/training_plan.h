@@ -26,7 +26,7 @@ std::vector<std::string> evaluation_banner(const std::string& description,
 // Trainer.set_initial_training_values.
 struct TrainingPlan {
   TrainingPlan() = default;
-  // Throws UsageError for more than kMostOptimizerSteps steps.
+  // Throws UsageError for more than kMaxOptimizerSteps steps.
   TrainingPlan(const TrainingArguments& args, const TrainingSizes& training_sizes);
 
   TrainingSizes sizes;

@@ -135,7 +135,7 @@ TEST(InitProcessGroup, OnOneMachineUsesTheLoopbackInterfaceWhateverMasterAddrIs)
 
 TEST(InitProcessGroup, ChoosesGlooForManyRanksAndRefusesToShareTheirMemory) {
   const TemporaryFolder folder;
-  expect_well(end_of_ranks(SharedMemory::kMostRanks + 1, [&](int /*rank*/) {
+  expect_well(end_of_ranks(SharedMemory::kMaxRanks + 1, [&](int /*rank*/) {
     auto shared = in_file(folder);
     shared.backend = "shm";
     EXPECT_ERROR(

@@ -260,7 +260,7 @@ TEST(ExactDataParallel, RefusesMoreMicroBatchesThanItsIntegersHold) {
       const bool last = group.rank() + 1 == group.world_size();
       wrapper->forward(torch::ones({last ? rows : 0, 1})).sum().backward();
     };
-    const auto most = FixedPoint::kMostAddends;
+    const auto most = FixedPoint::kMaxAddends;
     backward(most);
     EXPECT_EQ(model->weight.grad().item<float>(), static_cast<float>(most));
     EXPECT_ERROR(backward(most + 1), UsageError,

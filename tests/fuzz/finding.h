@@ -62,7 +62,7 @@ class UnderWay {
         std::signal(SIGABRT, end) != SIG_ERR && std::signal(SIGALRM, end) != SIG_ERR;
     static_cast<void>(listening);
     input_ = input;
-    alarm(kMostSeconds);
+    alarm(kMaxSeconds);
   }
   ~UnderWay() {
     alarm(0);
@@ -79,7 +79,7 @@ class UnderWay {
     std::raise(signal);
   }
 
-  static constexpr unsigned kMostSeconds = 60;
+  static constexpr unsigned kMaxSeconds = 60;
   static inline Input input_;
 };
 

@@ -98,7 +98,7 @@ std::vector<fs::path> regression_files(const Parser& parser) {
 }
 
 void feed_mutations(const Parser& parser, const Options& options, Feeder& feeder) {
-  constexpr std::int64_t kMostFindings = 10;
+  constexpr std::int64_t kMaxFindings = 10;
   Mutator mutator(parser.samples, parser.words, options.seed);
   ProgressBar progress(
       {.total = options.inputs, .label = parser.name, .terminal = is_terminal(stderr)});
@@ -106,7 +106,7 @@ void feed_mutations(const Parser& parser, const Options& options, Feeder& feeder
     Bytes bytes = mutator.next();
     if (parser.repair && mutator.once_in(2)) parser.repair(bytes);
     feeder.feed(bytes);
-    if (feeder.count(kFinding) == kMostFindings) return;
+    if (feeder.count(kFinding) == kMaxFindings) return;
     progress.update(input, input, std::numeric_limits<double>::quiet_NaN());
   }
   progress.finish();

@@ -133,13 +133,13 @@ TEST(FixedPoint, AcceptsTheLimitAndReportsWhatIsBeyond) {
 TEST(FixedPoint, HoldsAsManyAddendsOfTheLimitAsItPromises) {
   for (const float sign : {1.0F, -1.0F}) {
     for (const auto& form : {kFixedPointGradient, kFixedPointStatistic}) {
-      const std::vector<Row> rows(FixedPoint::kMostAddends, Row(1, sign * form.limit));
+      const std::vector<Row> rows(FixedPoint::kMaxAddends, Row(1, sign * form.limit));
       Sums sums(1);
       EXPECT_TRUE(add_rows(form, rows, 1.0, rows.size(), sums));
       float result = 0.0F;
       from_fixed_point(form, sums.data(), 1.0, 1, &result);
       EXPECT_EQ(result, sign * static_cast<float>(static_cast<double>(form.limit) *
-                                                  FixedPoint::kMostAddends));
+                                                  FixedPoint::kMaxAddends));
     }
   }
 }

@@ -135,14 +135,14 @@ std::vector<float> floats_of_every_class() {
 // The loops, compiled for vector instructions, with the numbers as biases of an image of zeros.
 TEST(ReluMaxPool, RoundsEveryFloatToBfloat16AndKeepsNan) {
   const auto numbers = floats_of_every_class();
-  const std::int64_t channels = kernels::kMostChannels;
+  const std::int64_t channels = kernels::kMaxChannels;
   const auto zeros = to_channels_last(torch::zeros({1, channels, 2, 2})).to(torch::kBFloat16);
-  for (std::size_t first = 0; first < numbers.size(); first += kernels::kMostChannels) {
+  for (std::size_t first = 0; first < numbers.size(); first += kernels::kMaxChannels) {
     const auto bias =
-        torch::tensor(at::ArrayRef<float>(numbers).slice(first, kernels::kMostChannels));
+        torch::tensor(at::ArrayRef<float>(numbers).slice(first, kernels::kMaxChannels));
     const auto output = relu_max_pool2d(zeros, bias);
     const auto* got = output.const_data_ptr<c10::BFloat16>();
-    for (std::size_t i = 0; i < kernels::kMostChannels; ++i) {
+    for (std::size_t i = 0; i < kernels::kMaxChannels; ++i) {
       const float number = numbers[first + i];
       const c10::BFloat16 wanted = number <= 0.0F ? 0.0F : number;
       ASSERT_EQ(got[i].x, wanted.x) << std::hex << std::bit_cast<std::uint32_t>(number);

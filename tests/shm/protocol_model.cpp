@@ -83,7 +83,7 @@ struct System {
   using Counter = Atomic<std::uint32_t>;
   using Flag = FlagType;
   using Slot = rl::var<unsigned>;
-  static constexpr std::size_t kMostRanks = kChannels;
+  static constexpr std::size_t kMaxRanks = kChannels;
   static std::uint32_t own(const Counter& counter) { return counter.own(); }
   static void wake(Counter&) {}
 };

@@ -218,7 +218,7 @@ struct Simulated {
     std::array<char, 64> call;
     std::array<std::byte, 16> bytes;
   };
-  static constexpr std::size_t kMostRanks = 4;
+  static constexpr std::size_t kMaxRanks = 4;
   static std::uint32_t own(const Counter& counter) { return counter.own(); }
   static void wake(Counter& counter) { Scheduler::current().wake(&counter); }
 

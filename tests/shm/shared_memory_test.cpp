@@ -100,7 +100,7 @@ TEST(SharedMemory, ExchangesAnyNumberOfBytesAndKeepsThemInManyFastRounds) {
       exchange(round, 100);
     }
   };
-  for (const int world : {2, 4, SharedMemory::kMostRanks}) run_ranks(world, check);
+  for (const int world : {2, 4, SharedMemory::kMaxRanks}) run_ranks(world, check);
 }
 
 // All ranks decide alike, also those that could share memory.
@@ -125,7 +125,7 @@ TEST(SharedMemory, IsRefusedForMoreRanksThanItIsFastFor) {
     ADD_FAILURE() << "the number of ranks decides";
     return {};
   };
-  EXPECT_EQ(SharedMemory::make(0, SharedMemory::kMostRanks + 1, unused), nullptr);
+  EXPECT_EQ(SharedMemory::make(0, SharedMemory::kMaxRanks + 1, unused), nullptr);
 }
 
 TEST_ON_RANKS(SharedMemory, NamesALateRankAndIsNotUsedAgain, 2) {

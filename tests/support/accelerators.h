@@ -69,9 +69,9 @@ class Accelerators {
 // Each Accelerator gets a store of its own, whose port all ranks know. One in a file would take
 // five times as long, because its readers wait between two looks.
 inline RanksEnd end_of_accelerators(int world_size, const std::function<void(Accelerators&)>& fn) {
-  constexpr std::size_t kMostAccelerators = 24;
+  constexpr std::size_t kMaxAccelerators = 24;
   const TemporaryFolder folder;
-  std::vector<ListeningSocket> stores(kMostAccelerators);
+  std::vector<ListeningSocket> stores(kMaxAccelerators);
   return end_of_ranks(world_size, [&](int /*rank*/) {
     Accelerators accelerators(folder, stores, world_size);
     fn(accelerators);

@@ -12,7 +12,7 @@ namespace fake_cuda {
 namespace {
 
 // So far may a GPU lag behind: older copies are done.
-constexpr std::size_t kMostPending = 64;
+constexpr std::size_t kMaxPending = 64;
 
 // A copy that the host has not waited for.
 struct Pending {
@@ -65,7 +65,7 @@ void defer(Pending copy) {
   const std::lock_guard lock(all.mutex);
   copy.number = ++all.copies;
   all.pending.push_back(std::move(copy));
-  if (all.pending.size() <= kMostPending) return;
+  if (all.pending.size() <= kMaxPending) return;
   const Pending oldest = std::move(all.pending.front());
   all.pending.pop_front();
   arrive(oldest);

@@ -16,10 +16,10 @@
 namespace fake_cuda {
 namespace {
 
-constexpr c10::DeviceIndex kMostDevices = 8;
+constexpr c10::DeviceIndex kMaxDevices = 8;
 constexpr int kPooledStreams = 32;
 thread_local c10::DeviceIndex current = 0;
-thread_local std::array<c10::StreamId, kMostDevices> current_stream = {};
+thread_local std::array<c10::StreamId, kMaxDevices> current_stream = {};
 
 c10::DeviceIndex or_current(c10::DeviceIndex index) { return index < 0 ? current : index; }
 
@@ -82,8 +82,8 @@ class Generator final : public c10::GeneratorImpl {
 
 const at::Generator& default_generator(c10::DeviceIndex index) {
   static const auto all = [] {
-    std::array<at::Generator, kMostDevices> made;
-    for (c10::DeviceIndex i = 0; i < kMostDevices; ++i) {
+    std::array<at::Generator, kMaxDevices> made;
+    for (c10::DeviceIndex i = 0; i < kMaxDevices; ++i) {
       made[static_cast<std::size_t>(i)] = at::make_generator<Generator>(i);
     }
     return made;
@@ -201,7 +201,7 @@ C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 c10::DeviceIndex machine_device_count() {
   const char* wanted = std::getenv("FAKE_CUDA_DEVICES");
   if (wanted == nullptr) return 2;
-  return static_cast<c10::DeviceIndex>(std::clamp(std::atoi(wanted), 0, int{kMostDevices}));
+  return static_cast<c10::DeviceIndex>(std::clamp(std::atoi(wanted), 0, int{kMaxDevices}));
 }
 
 c10::DeviceIndex device_count() {
