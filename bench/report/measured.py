@@ -229,7 +229,7 @@ def python_twins_table(record: Record) -> str:
         rows.append((name.replace("/", ", "), *map(number, (gloo, ours, stage)),
                      percent_text((gloo - ours) / (gloo - stage))))
     return markdown_rows(("network, twin", "Gloo, ms per step", "`ladder`, ms", "the stage, ms",
-                          "transport's share of the lead"), rows)
+                          "transport's share of the lead"), rows) if rows else "Not measured yet."
 
 
 # --- gradients --------------------------------------------------------------------------
