@@ -58,7 +58,7 @@ from words import megabytes, number, percent
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "docs/bench.md", "docs/cluster.md", "docs/performance.md",
-         "docs/python-backend.md", "docs/same-weights.md")
+         "docs/same-weights.md")
 RECORD = "bench/results/two-cores.json"
 STEP_RECORD = "bench/results/two-cores.step.json"
 LINKS_RECORD = "bench/results/two-cores.links.json"
