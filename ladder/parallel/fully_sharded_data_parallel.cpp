@@ -65,7 +65,9 @@ struct FullyShardedDataParallel::Run {
 
   void count(std::int64_t bytes) {
     whole_bytes += bytes;
-    most_whole_bytes = std::max(most_whole_bytes, whole_bytes);
+    if (!holds && !holds_for_evaluation) {
+      most_whole_bytes = std::max(most_whole_bytes, whole_bytes);
+    }
   }
 };
 

@@ -78,7 +78,8 @@ class FullyShardedDataParallel : public ReplicatedModel {
   void unshard();
   void reshard();
 
-  // The largest number of bytes of whole units, and of their gradients, that this rank had at once.
+  // The largest number of bytes of whole units, and of gradients on their way to the ranks, that
+  // this rank had at once; without unshard() and eval().
   std::int64_t most_whole_bytes() const;
 
   struct UnitSizes {
