@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what dividing costs and saves: bytes per step, and memory per rank.
+"""Measures what dividing costs and saves: memory of each rank, by what is in it, and bytes per step.
 
     python3 bench/measure/divided.py bench/results/NAME.divided.json
 
-Runs BasicNet on one process, and on four ranks with DistributedDataParallel, with zero redundancy,
-and as a pipeline. Bytes are those of Gloo, at the usual width: the difference of two runs, of all
-ranks together. Memory is the peak of each process within ten steps, at four times the width: 19
-million weights; the median of some runs, without what precedes and follows the training. Takes two
-minutes.
+build/bin/divided_memory trains the recipe stack on 1, 2 and 4 ranks over Gloo, each way to divide
+for a few steps. All but the peak of a step can be predicted. When a unit is whole is from traces of
+beyond/fully_sharded on two ranks, of the step of median length. Takes a minute.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,79 +23,78 @@ sys.path.append(str(ROOT / "bench" / "records"))
 from record import write_record  # noqa: E402
 from records import described  # noqa: E402
 
-RANKS = 4
 BATCH = 64
-STEPS = (5, 15)  # of the two runs
-WIDTH = 4  # of the runs for memory
-RUNS = 3  # of these; temporary copies of the gradients do not always meet
-FOUR = ("--nprocs", RANKS, "--backend", "gloo")
-PROGRAMS: dict[str, tuple[object, ...]] = {
-    "stage0_single_gpu": (), "stage2_ddp_spawn": FOUR, "zero_redundancy": FOUR, "pipeline": FOUR}
-PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
+LAYERS, WIDTH, CLASSES = 8, 256, 10  # of the stack
+LAYER = 2 * 4 * WIDTH * WIDTH + 5 * WIDTH  # parameters
+PARAMETERS = (28 * 28 + 1) * WIDTH + LAYERS * LAYER + (WIDTH + 1) * CLASSES
+# Numbers that a forward keeps of an image: the output of each linear layer that another one needs.
+KEPT = WIDTH + LAYERS * 5 * WIDTH + CLASSES
+FLOAT = 4
+TRACED = {"zero3": "--reshard-after-forward", "zero2": "--no-reshard-after-forward"}
+FORWARD = "FullyShardedDataParallel.forward"
+COLLECTIVES = {"ddp": 2, "zero1": 3, "zero2": 2, "zero3": 3}  # each sends (N - 1) / N of all weights
 
 
-def command_of(program: str, steps: int, *flags: object) -> list[str]:
-    return list(map(str, [ROOT / "build/bin" / program, *PROGRAMS[program], "--threads", 1,
-                          "--device", "cpu", "--limit-train", BATCH * steps, "--limit-test", BATCH,
-                          *flags]))
+def predicted(way: str, ranks: int) -> dict[str, float]:
+    """Bytes of the rank that has most; parts that do not divide are rounded up."""
+    all_bytes = FLOAT * PARAMETERS
+    share = all_bytes / ranks
+    divides_network = way in ("zero2", "zero3", "pipeline")
+    network = share if divides_network else all_bytes
+    if way == "pipeline":
+        found = {"sent_per_step": 2 * (ranks - 1) / ranks * FLOAT * BATCH * WIDTH}
+    else:
+        found = {"activations": FLOAT * KEPT * BATCH / ranks,
+                 "sent_per_step": COLLECTIVES[way] * (ranks - 1) / ranks * all_bytes}
+    return found | {"weights": network, "gradients": network,
+                    "state": 2 * (all_bytes if way == "ddp" else share)}
 
 
-def result_of(program: str, steps: int) -> dict[str, Any]:
+def units_of(trace: dict[str, Any]) -> list[list[Any]]:
+    """[unit, "whole" or "reduced", begin, end] of a step, in milliseconds since it began."""
+    events = sorted((event["ts"] / 1e3, event["dur"] / 1e3, event["name"])
+                    for event in trace["traceEvents"] if event.get("ph") == "X")
+    starts = [begin for begin, _, name in events if name == FORWARD]
+    lengths = sorted((after - begin, begin) for begin, after in zip(starts, starts[1:]))
+    length, start = lengths[len(lengths) // 2]
+    since: dict[str, float] = {}
+    found = []
+    for begin, duration, name in events:
+        if not start <= begin < start + length:
+            continue
+        call, _, unit = name.partition(" ")
+        if call == "all_gather":
+            since[unit] = begin
+        elif call == "reshard" and unit in since:
+            found.append([unit, "whole", since.pop(unit), begin + duration])
+        elif call == "reduce_scatter":
+            found.append([unit, "reduced", begin, begin + duration])
+    return [[unit, what, round(begin - start, 3), round(end - start, 3)]
+            for unit, what, begin, end in found]
+
+
+def traced(flag: str) -> list[list[Any]]:
     with tempfile.TemporaryDirectory() as folder:
-        metrics = Path(folder) / "run.jsonl"
-        subprocess.run(command_of(program, steps, "--metrics", metrics, "--quiet"), check=True,
-                       stdout=subprocess.DEVNULL, timeout=300)
-        return json.loads(metrics.read_text().splitlines()[-1])
-
-
-def processes_of(pid: int) -> list[int]:
-    """Its ranks; itself, if it started none."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return list(map(int, children)) or [pid]
-
-
-def wait_for_progress(started: subprocess.Popen[str], lines: int) -> None:
-    seen = ""
-    for line in started.stderr:
-        seen += line
-        lines -= line.startswith("epoch ")
-        if lines == 0:
-            return
-    raise SystemExit(f"{started.args[0]} ended: {seen}")
-
-
-def peaks(program: str) -> list[int]:
-    """The bytes of each process, in the steps between the first line of progress and the third."""
-    command = command_of(program, 10 * STEPS[0], "--width", WIDTH)
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                          text=True) as started:
-        wait_for_progress(started, 1)
-        folders = [Path(f"/proc/{pid}") for pid in processes_of(started.pid)]
-        for folder in folders:
-            (folder / "clear_refs").write_text("5")  # VmHWM begins anew
-        wait_for_progress(started, 2)
-        found = [int(PEAK.search((folder / "status").read_text())[1]) * 1024 for folder in folders]
-        started.terminate()
-        started.stderr.read()
-    return found
-
-
-def row_of(program: str) -> dict[str, Any]:
-    few, many = (result_of(program, steps) for steps in STEPS)
-    sent = many["sent_bytes"] - few["sent_bytes"]
-    return {"ranks": many["world_size"], "sent_bytes_per_step": round(sent / (STEPS[1] - STEPS[0])),
-            "peak_bytes": [round(median(own)) for own in
-                           zip(*(peaks(program) for _ in range(RUNS)))]}
+        trace = Path(folder) / "trace.json"
+        command = [ROOT / "build/bin/fully_sharded", "--recipe", "stack", "--nprocs", 2,
+                   "--threads", 1, "--device", "cpu", flag, "--limit-train", 20 * BATCH,
+                   "--limit-test", BATCH, "--trace", trace, "--quiet"]
+        subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL, timeout=300)
+        return units_of(json.loads(trace.read_text()))
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Measures bytes per step and memory per rank.")
+    parser = argparse.ArgumentParser(description="Measures memory per rank and bytes per step.")
     parser.add_argument("record", type=Path, metavar="NAME.divided.json")
     options = parser.parse_args(arguments)
-    record = described() | {"recipe": "basicnet", "batch": BATCH, "threads": 1,
-                            "width_of_memory": WIDTH,
-                            "programs": {program: row_of(program) for program in PROGRAMS}}
-    write_record(options.record, record)
+    machine = described()
+    done = subprocess.run([ROOT / "build/bin/divided_memory", "stack"], check=True, text=True,
+                          stdout=subprocess.PIPE, timeout=300)
+    rows = map(json.loads, done.stdout.splitlines())
+    write_record(options.record, machine | {
+        "recipe": "stack", "batch": BATCH, "threads": 1,
+        "rows": {f"{row.pop('way')}/{row.pop('ranks')}": row for row in rows},
+        "units": {way: traced(flag) for way, flag in TRACED.items()}})
     return 0
 
 

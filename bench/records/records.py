@@ -70,10 +70,11 @@ KINDS = (  # the first that fits counts
          "bench/links/links.py -o {}", 420, ("slice/*/stage2_ddp_spawn/world:2/*",)),
     Kind("*.pipeline.json", ("beyond/pipeline/main.cpp", "bench/measure/pipeline.py"),
          "bench/measure/pipeline.py {}", 120, ("slice/basicnet/pipeline/*",)),
-    Kind("*.divided.json", ("beyond/pipeline/main.cpp", "beyond/zero_redundancy/main.cpp",
+    Kind("*.divided.json", ("bench/micro/divided_memory.cpp", "beyond/fully_sharded/main.cpp",
                             "bench/measure/divided.py"),
-         "bench/measure/divided.py {}", 120,
-         ("slice/basicnet/zero_redundancy/*", "slice/basicnet/pipeline/*")),
+         "bench/measure/divided.py {}", 60,
+         ("slice/basicnet/zero_redundancy/*", "slice/basicnet/pipeline/*",
+          "slice/basicnet/fully_sharded/*")),
     Kind("*.scaling.json", ("stage2_ddp_spawn/main.cpp", "bench/measure/scaling.py"),
          "bench/measure/scaling.py {}", 120, ("slice/*/stage2_ddp_spawn/world:2/*",)),
     Kind("*.python.json", ("bridges/torch_distributed/backend.cpp", "bench/peers/ddp.py",
@@ -357,7 +358,7 @@ def run(root: Path, *command: str) -> None:
 def measure(records: Records) -> None:
     commit = records.add_state_of_now()
     run(records.root, "bash", "-c", "tools/setup.sh bench && tools/configure.sh release && "
-        "cmake --build --preset release --target stages suite libtorch_usual links")
+        "cmake --build --preset release --target stages suite libtorch_usual links divided_memory")
     try:
         for record in records.records:
             rows = [row for row in record.rows if row in records.pending]

@@ -16,6 +16,7 @@ from drawing import (
     PAGE_WIDTH, README_WIDTH, Band, Box, Line, Picture, draw_bands, draw_lines, figure_of,
 )
 from intervals import Estimate, median_of
+from divided import predicted
 from pipeline import MICRO_BATCHES, SCHEDULES, least_share, share_if_equal
 from step import MATHS, REST
 from table import markdown_rows
@@ -79,8 +80,11 @@ def step_picture(record: Record) -> Picture:
 
 SHOWN = 4  # micro-batches of the picture
 BOXES = {"F": ("forward", STAGE_COLOURS[2]), "B": ("backward", STAGE_COLOURS[4])}
-PROGRAMS = {"stage0_single_gpu": "nothing: one process", "stage2_ddp_spawn": "nothing",
-            "zero_redundancy": "state of the optimizer", "pipeline": "layers"}
+WAYS_TO_DIVIDE = {"ddp": "stage 2", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3",
+                  "pipeline": "pipeline"}
+CONTENTS = {"weights": "weights", "gradients": "gradients", "state": "state of AdamW",
+            "activations": "activations", "peak": "peak of a step", "sent_per_step": "sent per step"}
+DIVIDED_RANKS = 4
 
 
 def pipeline_table(record: Record) -> str:
@@ -98,12 +102,38 @@ def pipeline_table(record: Record) -> str:
 
 
 def divided_table(record: Record) -> str:
-    rows = [(f"`{program}`", str(row["ranks"]), PROGRAMS[program],
-             f"{row['sent_bytes_per_step'] / row['ranks'] / 1e6:.1f}",
-             ", ".join(f"{peak / 1e6:.0f}" for peak in row["peak_bytes"]))
-            for program, row in record["programs"].items()]
-    return markdown_rows(("program", "ranks", "divides", "sent per step, mean of the ranks, MB",
-                          "memory of each rank, four times as wide, MB"), rows, (0, 2))
+    """MB of the rank that has most; sent: mean of the ranks. Predictions are in brackets."""
+    found = {way: (record["rows"][f"{way}/{DIVIDED_RANKS}"], predicted(way, DIVIDED_RANKS))
+             for way in WAYS_TO_DIVIDE}
+    rows = []
+    for name, words in CONTENTS.items():
+        cells = []
+        for way, (row, expected) in found.items():
+            value = (fmean if name == "sent_per_step" else max)(row[name])
+            text = f"{value / 1e6:.1f}" if value or name != "activations" else ""
+            cells.append(f"{text} ({expected[name] / 1e6:.1f})" if name in expected else text)
+        rows.append((words, *cells))
+    return markdown_rows(("MB per rank, measured (predicted)", *WAYS_TO_DIVIDE.values()), rows)
+
+
+UNITS = {"whole": ("whole", STAGE_COLOURS[2]), "reduced": ("reduce-scatter", STAGE_COLOURS[4])}
+TITLES_OF_UNITS = {"zero3": "reshard after forward (ZeRO-3)",
+                   "zero2": "no reshard after forward (ZeRO-2)"}
+
+
+def units_picture(record: Record) -> Picture:
+    """When each unit is whole in a step. The outermost has no name."""
+    bands = []
+    for way, title in TITLES_OF_UNITS.items():
+        boxes = record["units"][way]
+        names = sorted({unit for unit, *_ in boxes})
+        bands.append(Band(title, [name or "others" for name in names],
+                          [Box(names.index(unit), begin, end - begin, "", UNITS[what][1])
+                           for unit, what, begin, end in boxes]))
+    return Picture("fully-sharded", "One step of a stack on two ranks: when each unit is whole",
+                   "Rows are units, time is to the right. With reshard after forward a layer is "
+                   "whole twice, for a moment; without it, from its forward to its backward.",
+                   partial(draw_bands, PAGE_WIDTH, bands, list(UNITS.values())))
 
 
 def pipeline_picture(record: Record) -> Picture:

@@ -68,6 +68,7 @@ RECORD_PICTURES: tuple[tuple[str, Callable[[Mapping[str, Any]], Picture]], ...] 
     ("bench/results/two-cores.gradients.json", measured.gradients_picture),
     ("bench/results/two-cores.updates.json", measured.updates_picture),
     ("bench/results/two-cores.pipeline.json", measured.pipeline_picture),
+    ("bench/results/two-cores.divided.json", measured.units_picture),
     ("bench/results/two-cores.scaling.json", measured.scaling_picture))
 PICTURES = "docs/images"
 VALUE = re.compile(r"(<!-- value\s+(\S+)\s+([^>]*?)\s+-->)[^<]*(<!-- end -->)")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import divided
 import measured
 import pipeline
 import pytest
@@ -99,6 +100,33 @@ def test_the_idle_share_is_of_the_step_of_all_ranks() -> None:
     assert row["idle"] == pytest.approx([1 / 3, 1 / 3], abs=1e-4)
     assert pipeline.share_if_equal(2, 2) == pytest.approx(1 / 3)
     assert (pipeline.least_share([4, 4]), pipeline.least_share([4, 2])) == (0, 0.25)
+
+
+def test_a_unit_is_whole_from_its_gather_to_its_reshard() -> None:
+    """Of the step of median length; a step ends where the next forward begins."""
+    events = [("FullyShardedDataParallel.forward", 0, 1), ("all_gather layers.0", 0.1, 1),
+              ("FullyShardedDataParallel.forward", 10, 9), ("all_gather layers.0", 11, 1),
+              ("reshard layers.0", 13, 0.5), ("all_gather layers.0", 14, 1), ("aten::mm", 15, 1),
+              ("reduce_scatter layers.0", 16, 2), ("reshard layers.0", 18, 0.5),
+              ("FullyShardedDataParallel.forward", 20, 1), ("all_gather ", 21, 1),
+              ("FullyShardedDataParallel.forward", 40, 1)]
+    trace = {"traceEvents": [{"ph": "X", "name": name, "ts": begin * 1e3, "dur": length * 1e3}
+                             for name, begin, length in events]}
+    assert divided.units_of(trace) == [["layers.0", "whole", 1, 3.5], ["layers.0", "reduced", 6, 8],
+                                       ["layers.0", "whole", 4, 8.5]]
+
+
+def test_bytes_of_a_stack_are_predicted() -> None:
+    assert divided.PARAMETERS == 4_408_074
+    three = divided.predicted("zero3", 4)
+    assert (three["weights"], three["state"], three["sent_per_step"]) == (
+        4_408_074, 8_816_148, 39_672_666)
+    row = {name: [4.2e6, 4.4e6] for name in measured.CONTENTS}
+    rows = {f"{way}/4": row for way in measured.WAYS_TO_DIVIDE}
+    lines = measured.divided_table({"rows": rows}).splitlines()
+    assert lines[2] == ("| weights | 4.4 (17.6) | 4.4 (17.6) | 4.4 (4.4) | 4.4 (4.4) | 4.4 (4.4) |")
+    assert lines[6] == "| peak of a step | 4.4 | 4.4 | 4.4 | 4.4 | 4.4 |"
+    assert lines[7].startswith("| sent per step | 4.3 (26.4) | 4.3 (39.7) | 4.3 (26.4) |")
 
 
 @pytest.mark.parametrize("cores, ranks", [(1, [1, 2, 3, 4]), (4, [1, 2, 3, 4]),
