@@ -25,6 +25,9 @@ void sync_bn_after_wrap();
 void unscale_twice();
 void plain_backward();
 void scheduler_too_fast();
+void layer_forward();
+void tied_across_units();
+void optimizer_before_shards();
 
 std::span<const Trap> all_traps() {
   static constexpr std::array kTraps = {
@@ -59,7 +62,12 @@ std::span<const Trap> all_traps() {
            unscale_twice},
       Trap{"plain-backward", 5, "the loop calls loss.backward() after prepare", plain_backward},
       Trap{"scheduler-too-fast", 5, "the loop steps a prepared scheduler once per epoch",
-           scheduler_too_fast}};
+           scheduler_too_fast},
+      Trap{"layer-forward", 9, "the network calls layer->forward(x) instead of (*layer)(x)",
+           layer_forward},
+      Trap{"tied-across-units", 9, "two units share a parameter", tied_across_units},
+      Trap{"optimizer-before-shards", 9,
+           "the program makes the optimizer before it divides the model", optimizer_before_shards}};
   return kTraps;
 }
 

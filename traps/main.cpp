@@ -3,7 +3,7 @@
 //
 //   build/bin/traps list
 //   build/bin/traps raw-model-forward
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
@@ -27,9 +27,13 @@ constexpr std::string_view kUsage =
     "\n"
     "Everything runs on the CPU and takes seconds. More: docs/traps.md\n";
 
+std::string place_of(const Trap& trap) {
+  return fmt::format("{} {}", trap.stage < 7 ? "stage" : "lesson", trap.stage);
+}
+
 void list() {
   for (const Trap& trap : all_traps()) {
-    fmt::print("{:<20} stage {}  {}\n", trap.name, trap.stage, trap.sentence);
+    fmt::print("{:<23} {:<8}  {}\n", trap.name, place_of(trap), trap.sentence);
   }
 }
 
@@ -42,7 +46,7 @@ void run(const std::string& name) {
     for (const Trap& trap : traps) names.emplace_back(trap.name);
     throw ladder::UsageError::unknown_name("traps", name, names);
   }
-  fmt::print("{} (stage {}): {}\n", found->name, found->stage, found->sentence);
+  fmt::print("{} ({}): {}\n", found->name, place_of(*found), found->sentence);
   std::fflush(stdout);
   found->run();
 }

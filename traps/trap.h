@@ -11,7 +11,7 @@ namespace ladder::traps {
 // the mistake had no effect or the guard did not catch it.
 struct Trap {
   std::string_view name;      // on the command line
-  int stage;                  // the first stage in which the mistake is possible
+  int stage;                  // the first in which the mistake is possible; from 7 on a lesson
   std::string_view sentence;  // the mistake
   void (*run)();
 };

@@ -75,15 +75,15 @@ Batch batch_of_step(int step, const ProcessGroup& group) {
                   group.world_size());
 }
 
-void train_some(ReplicatedModel& model, const Recipe& recipe, const ProcessGroup& group) {
-  const auto optimizer = recipe.make_optimizer(model.parameters());
-  train(model, *optimizer, recipe, 3, [&](int step) { return batch_of_step(step, group); });
+void train_some(ReplicatedModel& model, torch::optim::Optimizer& optimizer, const Recipe& recipe,
+                const ProcessGroup& group) {
+  train(model, optimizer, recipe, 3, [&](int step) { return batch_of_step(step, group); });
   model.zero_grad();
   for (const bool last : {false, true}) {
     const auto pause = model.no_sync(!last);
     loss_of(model, recipe, batch_of_step(3, group)).backward();
   }
-  optimizer->step();
+  optimizer.step();
 }
 
 std::string whole_hash(FullyShardedDataParallel& model) {
@@ -94,15 +94,17 @@ std::string whole_hash(FullyShardedDataParallel& model) {
 void expect_weights_of_ddp(const ProcessGroup& group) {
   for (const auto& [recipe, make] : networks()) {
     DistributedDataParallel ddp(make(), group);
-    train_some(ddp, recipe, group);
+    train_some(ddp, *recipe.make_optimizer(ddp.parameters()), recipe, group);
     ddp.eval();
     const auto expected = weights_sha256(unwrapped_state_dict(ddp));
     for (const auto& options :
          {FullyShardedOptions{}, FullyShardedOptions{.reshard_after_forward = true},
           FullyShardedOptions{.reshard_after_forward = false, .prefetch = false}}) {
       SCOPED_TRACE(recipe.name());
-      FullyShardedDataParallel model(make(), group, options);
-      train_some(model, recipe, group);
+      const auto network = make();
+      const auto optimizer = recipe.make_optimizer(network->parameters());  // before the division
+      FullyShardedDataParallel model(network, group, options);
+      train_some(model, *optimizer, recipe, group);
       model.eval();
       EXPECT_EQ(whole_hash(model), expected);
     }

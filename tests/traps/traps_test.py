@@ -97,6 +97,17 @@ SHOWN: dict[str, tuple[dict[str, Wanted], dict[str, Wanted]]] = {
         {"exit code, correct flag": "0", "error without a launcher": Part("torchrun"),
          "error of stage 2": Part("--nproc-per-nodes: no such option")}),
     "two-are-not-one": ({}, {}),
+    "layer-forward": (
+        {"one rank trains": "yes", "two ranks evaluate": "yes"},
+        {"error, two ranks train": Part("parameters of layer0, which was not called"),
+         "distance from DDP": "0"}),
+    "tied-across-units": (
+        {"distance between the two": (0.01, inf)},
+        {"error": Part("two units share a parameter: first.weight and last.weight"),
+         "one unit: from DDP": "0"}),
+    "optimizer-before-shards": (
+        {"steps": "10", "weights moved by": "0"},
+        {"weights moved by": (0.001, inf), "distance from DDP": "0"}),
 }
 
 Values = dict[tuple[str, str], str]  # by side and label
@@ -189,7 +200,7 @@ def sections() -> list[tuple[str, int]]:
     page = (ROOT / PAGE).read_text(encoding="utf-8")
     found: list[tuple[str, int]] = []
     stage = -1
-    for number, name in re.findall(r"^(?:## Stage (\d)\b.*|### ([\w-]+))$", page, re.MULTILINE):
+    for number, name in re.findall(r"^(?:## (?:Stage|Lesson) (\d)\b.*|### ([\w-]+))$", page, re.MULTILINE):
         if name:
             found.append((name, stage))
         else:
@@ -201,9 +212,9 @@ def test_every_demonstration_has_a_test_a_file_and_a_section_on_the_page() -> No
     done = run("traps", "list")
     assert (done.code, done.stderr) == (0, "")
     listed = [(match[1], int(match[2])) for line in done.lines
-              if (match := re.match(r"([\w-]+) +stage (\d)  \S", line))]
+              if (match := re.match(r"([\w-]+) +(?:stage|lesson) (\d) +\S", line))]
     assert [stage for _, stage in listed] == sorted(stage for _, stage in listed)
-    assert {name for name, _ in listed} == SHOWN.keys() and len(listed) == 20
+    assert {name for name, _ in listed} == SHOWN.keys() and len(listed) == 23
     files = {name.replace("-", "_") for name in SHOWN}
     assert {path.stem for path in ROOT.glob("traps/*.cpp")} == {
         *files, "main", "all_traps", "ranks", "report"}
