@@ -19,7 +19,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +87,38 @@ class ConvNet(nn.Module):
         return self.fc(x.flatten(1)).float()
 
 
+class StackLayer(nn.Module):
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(features, 4 * features)
+        self.down = nn.Linear(4 * features, features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(F.relu(self.up(x)))
+
+
+class StackNet(nn.Module):
+    """Equal layers, one after another."""
+
+    def __init__(self, width: int = 1, depth: int = 8) -> None:
+        super().__init__()
+        self.input = nn.Linear(28 * 28, 256 * width)
+        self.layers = nn.ModuleList(StackLayer(256 * width) for _ in range(depth))
+        self.head = nn.Linear(256 * width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.input(x.flatten(1))
+        for layer in self.layers:
+            x = layer(x)
+        return F.log_softmax(self.head(x).float(), dim=1)
+
+
 # --- recipes ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Recipe:
-    model: Callable[[int], nn.Module]  # of a width
+    model: Callable[..., nn.Module]  # of network_sizes
     loss: Callable[..., Tensor]  # mean over the batch, or with reduction="sum" its sum
     optimizer: Callable[..., torch.optim.Optimizer]
     lr: float
@@ -102,6 +128,7 @@ class Recipe:
     accuracy_line: str
     epoch_line: str = ""  # printed before an epoch and before the test, where the
     testing_line: str = ""  # tutorial does
+    files: bool = True  # of MNIST, else images of a formula
 
 
 RECIPES = {
@@ -128,6 +155,15 @@ RECIPES = {
         testing_line="begin testing",
     ),
 }
+RECIPES["stack"] = replace(RECIPES["basicnet"], model=StackNet, files=False)
+
+
+def network_sizes(options: argparse.Namespace) -> tuple[int, ...]:
+    return (options.width, options.depth) if options.recipe == "stack" else (options.width,)
+
+
+def make_network(options: argparse.Namespace) -> nn.Module:
+    return RECIPES[options.recipe].model(*network_sizes(options))
 
 
 def make_optimizer(options: argparse.Namespace, model: nn.Module) -> torch.optim.Optimizer:
@@ -182,14 +218,41 @@ def read_idx(path: Path) -> numpy.ndarray:
     return numpy.frombuffer(raw, dtype=numpy.uint8, offset=4 + 4 * dimensions).reshape(shape)
 
 
-class Mnist(Dataset):
-    """MNIST; each image goes through ToTensor and, if asked, Normalize when it is taken."""
+def read_files(root: Path, train: bool) -> tuple[numpy.ndarray, numpy.ndarray]:
+    part = "train" if train else "t10k"
+    return tuple(read_idx(root / f"{part}-{kind}-ubyte") for kind in ("images-idx3", "labels-idx1"))
 
-    def __init__(self, root: Path, train: bool, normalize: bool, limit: int = 0) -> None:
-        part = "train" if train else "t10k"
-        keep = slice(limit or None)
-        self.images = read_idx(root / f"{part}-images-idx3-ubyte")[keep].copy()
-        self.labels = read_idx(root / f"{part}-labels-idx1-ubyte")[keep].astype(numpy.int64)
+
+def formula_bytes(numbers: numpy.ndarray) -> numpy.ndarray:
+    """The first 8 bits of these numbers, counted from 0, of SplitMix64 with seed 0."""
+    z = (numbers.astype(numpy.uint64) + numpy.uint64(1)) * numpy.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        z = (z ^ (z >> numpy.uint64(shift))) * numpy.uint64(factor)
+    return ((z ^ (z >> numpy.uint64(31))) >> numpy.uint64(56)).astype(numpy.int64)
+
+
+def formula_files(train: bool) -> tuple[numpy.ndarray, numpy.ndarray]:
+    """Mosaics of 7 x 7 tiles with noise, and labels that a linear function of the tiles gives."""
+    first, count = (1, 12_800) if train else (12_801, 2_000)
+    weights = formula_bytes(numpy.arange(490)).reshape(10, 49) - 128
+    images = numpy.empty((count, 28, 28), numpy.uint8)
+    labels = numpy.empty(count, numpy.uint8)
+    for index in range(count):
+        drawn = formula_bytes((first + index) * 1024 + numpy.arange(64 + 28 * 28))
+        tiles, noise = drawn[:49], drawn[64:].reshape(28, 28)
+        labels[index] = (weights @ (tiles - 128)).argmax()
+        images[index] = (3 * tiles.reshape(7, 7).repeat(4, 0).repeat(4, 1) + noise) // 4
+    return images, labels
+
+
+class Mnist(Dataset):
+    """MNIST, or without a folder images of a formula; each image goes through ToTensor and, if
+    asked, Normalize when it is taken."""
+
+    def __init__(self, root: Path | None, train: bool, normalize: bool, limit: int = 0) -> None:
+        images, labels = read_files(root, train) if root else formula_files(train)
+        self.images = images[: limit or None].copy()
+        self.labels = labels[: limit or None].astype(numpy.int64)
         self.mean_std = torch.tensor([MNIST_MEAN, MNIST_STD]) if normalize else None
 
     def __len__(self) -> int:
@@ -204,10 +267,11 @@ class Mnist(Dataset):
 
 def make_datasets(options: argparse.Namespace) -> tuple[Mnist, Mnist]:
     """The images to train on and those to test on."""
-    normalize = RECIPES[options.recipe].normalize
+    recipe = RECIPES[options.recipe]
+    root = options.data_root if recipe.files else None
     return (
-        Mnist(options.data_root, True, normalize, options.limit_train),
-        Mnist(options.data_root, False, normalize, options.limit_test),
+        Mnist(root, True, recipe.normalize, options.limit_train),
+        Mnist(root, False, recipe.normalize, options.limit_test),
     )
 
 
@@ -550,6 +614,7 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     add("--recipe", choices=sorted(RECIPES), default="basicnet")
     add("-e", "--epochs", type=int, help="default: the recipe's")
     add("--width", type=int, default=1, help="times as many channels in the network")
+    add("--depth", type=int, default=8, help="layers of the stack")
     add("-b", "--batch-size", type=int, help="default: the recipe's")
     add("--eval-batch-size", type=int, help="default: the recipe's batch size")
     add("--lr", type=float, help="learning rate; default: the recipe's")

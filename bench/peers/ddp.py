@@ -28,7 +28,6 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from common import (
-    RECIPES,
     EpochSampler,
     Evaluation,
     Record,
@@ -37,6 +36,7 @@ from common import (
     evaluate,
     make_datasets,
     make_loader,
+    make_network,
     make_optimizer,
     make_parser,
     parse_options,
@@ -146,7 +146,7 @@ def make_model(
     options: argparse.Namespace, scaler: GradScaler, device: torch.device
 ) -> DistributedDataParallel:
     torch.manual_seed(options.seed)
-    network = RECIPES[options.recipe].model(options.width).to(device)
+    network = make_network(options).to(device)
     if options.load:
         load(options.load, network, scaler)
     if options.precision in SIXTEEN_BITS:

@@ -26,11 +26,14 @@ from common import (
     BasicNet,
     ConvNet,
     Record,
+    StackNet,
     World,
     choose_device,
     evaluate,
+    make_network,
     make_optimizer,
     make_parser,
+    network_sizes,
     parse_options,
     save_weights,
 )
@@ -64,16 +67,34 @@ class ConvNetStage(ConvNet):
         return self.fc(x.flatten(1)).float() if self.fc else x
 
 
-STAGES = {"basicnet": BasicNetStage, "convnet": ConvNetStage}
+class StackNetStage(StackNet):
+    @property
+    def LAYERS(self) -> list[str]:
+        names = [f"layers.{index}" for index in range(len(self.layers))]
+        names[0] = f"input {names[0]}"
+        names[-1] += " head"
+        return names
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.input(x.flatten(1)) if self.input else x
+        for layer in filter(None, self.layers):
+            x = layer(x)
+        return F.log_softmax(self.head(x).float(), dim=1) if self.head else x
+
+
+STAGES = {"basicnet": BasicNetStage, "convnet": ConvNetStage, "stack": StackNetStage}
 
 
 def make_stage(options: argparse.Namespace, index: int, stages: int) -> nn.Module:
     """The network without the layers of other stages: an equal number each, in order."""
-    network = STAGES[options.recipe](options.width)
+    network = STAGES[options.recipe](*network_sizes(options))
     layers = network.LAYERS
-    for place, name in enumerate(layers):
-        if not len(layers) * index // stages <= place < len(layers) * (index + 1) // stages:
-            setattr(network, name, None)
+    for place, names in enumerate(layers):
+        if len(layers) * index // stages <= place < len(layers) * (index + 1) // stages:
+            continue
+        for name in names.split():
+            parent, _, child = name.rpartition(".")
+            setattr(network.get_submodule(parent), child, None)
     return network
 
 
@@ -161,7 +182,7 @@ def run(options: argparse.Namespace) -> None:
     for epoch in record.epochs():
         data.sampler.set_epoch(epoch - 1)
         train_epoch(model, data.train, optimizer, record)
-    network = RECIPES[options.recipe].model(options.width).to(device)
+    network = make_network(options).to(device)
     model.copy_weights_to(network)
     test = None
     if not options.steps:

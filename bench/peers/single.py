@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 import torch
 from common import (
-    RECIPES,
     EpochSampler,
     Record,
     choose_device,
     evaluate,
     make_datasets,
     make_loader,
+    make_network,
     make_optimizer,
     make_parser,
     parse_options,
@@ -52,7 +52,7 @@ def make_data(options: argparse.Namespace) -> Data:
 
 def make_model(options: argparse.Namespace) -> nn.Module:
     torch.manual_seed(options.seed)
-    return RECIPES[options.recipe].model(options.width)
+    return make_network(options)
 
 
 def train_epoch(

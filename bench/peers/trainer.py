@@ -28,12 +28,12 @@ import torch
 import torch.distributed as dist
 from accelerated import add_nprocs, begin, divide, eval_part
 from common import (
-    RECIPES,
     Evaluation,
     Record,
     World,
     choose_device,
     make_datasets,
+    make_network,
     make_optimizer,
     make_parser,
     parse_options,
@@ -191,7 +191,7 @@ def make_trainer(options: argparse.Namespace, world: World, record: Record) -> R
     kind = ParityTrainer if options.profile == "parity" else RecordedTrainer
     trainer = kind(
         options,
-        model_init=lambda: RECIPES[options.recipe].model(options.width),
+        model_init=lambda: make_network(options),
         args=make_arguments(options, world),
         train_dataset=train,
         eval_dataset=test,

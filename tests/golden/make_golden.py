@@ -348,7 +348,8 @@ def model_case(name: str) -> tuple[Tensors, str]:
     recipe = common.RECIPES[name]
     torch.manual_seed(42)
     model = recipe.model().eval()
-    data = common.Mnist(common.DATA_ROOT, train=False, normalize=recipe.normalize, limit=8)
+    root = common.DATA_ROOT if recipe.files else None
+    data = common.Mnist(root, train=False, normalize=recipe.normalize, limit=8)
     images, labels = torch.utils.data.default_collate([data[i] for i in range(len(data))])
     output = model(images)
     loss = recipe.loss(output, labels)
@@ -363,8 +364,11 @@ def model_case(name: str) -> tuple[Tensors, str]:
 def models() -> tuple[Tensors, Case]:
     cases = {name: model_case(name) for name in common.RECIPES}
     tensors = {key: tensor for case, _ in cases.values() for key, tensor in case.items()}
-    return tensors, {"seed": 42, **{f"{name}.weights_sha256": digest
-                                    for name, (_, digest) in cases.items()}}
+    formula = {f"formula.{split}_sha256": hashlib.sha256(b"".join(
+        part.tobytes() for part in common.formula_files(split == "train"))).hexdigest()
+        for split in ("train", "test")}
+    return tensors, {"seed": 42, **formula, **{f"{name}.weights_sha256": digest
+                                               for name, (_, digest) in cases.items()}}
 
 
 # --- loss heads -------------------------------------------------------------------------
