@@ -242,12 +242,10 @@ void gradients(const FullySharded& yours, const ProcessGroup& group) {
          "unit.gradient is a view of a whole gradient, whose memory stays");
 }
 
-// What the layers of one step meet. A hook of backward cannot throw, so it leaves the first
-// problem.
+// What the layers of one step meet: the first problem. A hook ends backward by a c10::Error.
 struct Watch {
   std::int64_t layer_bytes;
   int forwards = 0;
-  bool in_backward = false;
   std::string got = {};
   std::string usually = {};
 
@@ -277,10 +275,11 @@ Network watched(Watch& watch) {
     watch.look(weights, "forward", "all layers are unsharded before the first forward");
     watch.require(fmt::format("forward of layer {}", watch.forwards++));
     const auto output = output_of(weights, x);
-    output.register_hook([&watch, weights](const torch::Tensor&) {
+    output.register_hook([&watch, weights](const torch::Tensor& /*gradient*/) {
       watch.look(weights, "backward",
                  "one backward passes through all layers: give each an input of its own, "
                  "x.detach().requires_grad_()");
+      TORCH_CHECK(watch.usually.empty(), watch.usually);
     });
     return output;
   };
