@@ -336,8 +336,8 @@ std::string meaning(const Step& step) {
     if (step.got[i].isnan().any().item<bool>()) {
       return "memory without values in backward: allocate() alone instead of unshard()";
     }
-    unchanged += torch::equal(step.got[i], step.before[i]) ? 1 : 0;
-    of_ones += close(step.gradients[i], step.of_ones[i]) ? 1 : 0;
+    unchanged += torch::equal(step.got[i], step.before[i]) ? 1U : 0U;
+    of_ones += close(step.gradients[i], step.of_ones[i]) ? 1U : 0U;
   }
   if (unchanged == step.got.size()) {
     return "the weights are those of before the step: no optimizer steps a shard";
