@@ -23,6 +23,7 @@ from common import (
     Record,
     World,
     choose_device,
+    make_network,
     make_parser,
     parse_options,
     save_weights,
@@ -38,10 +39,6 @@ from torch.distributed.tensor import DTensor
 def make_optimizer(options: argparse.Namespace, model: nn.Module) -> torch.optim.Optimizer:
     fused = options.recipe != "convnet"  # DTensor has no fused SGD
     return RECIPES[options.recipe].optimizer(model.parameters(), lr=options.lr, fused=fused)
-
-
-def make_network(options: argparse.Namespace) -> nn.Module:
-    return RECIPES[options.recipe].model(options.width)
 
 
 def layers_of(network: nn.Module) -> list[nn.Module]:

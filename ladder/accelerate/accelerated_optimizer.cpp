@@ -7,10 +7,17 @@
 #include "ladder/core/error.h"
 #include "ladder/core/log.h"
 #include "ladder/optim/fused_optimizer.h"
+#include "ladder/optim/network_part.h"
 #include "ladder/parallel/averaged_gradient.h"
 
 namespace ladder {
 namespace {
+
+bool has_parts(const torch::optim::Optimizer& optimizer) {
+  return std::ranges::any_of(optimizer.param_groups(), [](const auto& group) {
+    return group_of_parts(group.params()).has_value();
+  });
+}
 
 // Changes when a backward writes gradients.
 std::uint64_t number_of_gradients(const torch::optim::Optimizer& optimizer) {
@@ -128,7 +135,8 @@ void AcceleratedOptimizer::drop_gradients() {
 }
 
 void AcceleratedOptimizer::unscale_gradients() {
-  const bool has_gradients = number_of_gradients(*optimizer_) > 0;
+  // Shards of this rank may have none, and unscale_ is a collective then.
+  const bool has_gradients = number_of_gradients(*optimizer_) > 0 || has_parts(*optimizer_);
   if (has_gradients && !scaler_->is_unscaled(*optimizer_)) scaler_->unscale_(*optimizer_);
 }
 

@@ -248,7 +248,12 @@ bool Accelerator::check_trigger() {
 void Accelerator::save_model(const torch::nn::Module& model, const std::string& path) const {
   FullyShardedDataParallel* const sharded = sharded_wrapper(objects_.models(), model);
   if (sharded != nullptr) sharded->unshard();
-  on_rank_0(shared_.group, "save_model", [&] { ladder::save_model(model, path); });
+  try {
+    on_rank_0(shared_.group, "save_model", [&] { ladder::save_model(model, path); });
+  } catch (...) {
+    if (sharded != nullptr) sharded->reshard();
+    throw;
+  }
   if (sharded != nullptr) sharded->reshard();
 }
 

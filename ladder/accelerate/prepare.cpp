@@ -60,14 +60,16 @@ std::shared_ptr<Model> PreparedObjects::prepare_model(std::shared_ptr<Model> mod
   }
   require_savable(*model);
   if (shared_.options.device_placement) model->to(shared_.device);
-  if (shared_.is_mixed()) {
+  if (shared_.is_mixed() && !shared_.options.fully_sharded) {
     model = std::make_shared<AutocastModel>(model, dtype_of(shared_.config.mixed_precision));
   }
   if (shared_.options.replicate.in_micro_batches()) {
     model = replicate(std::move(model), shared_.group, replicate_options(shared_));
   } else if (shared_.options.fully_sharded) {
-    model = std::make_shared<FullyShardedDataParallel>(model, shared_.group,
-                                                       *shared_.options.fully_sharded);
+    // Whole parameters in 16 bits: copies that autocast makes of them would live until backward.
+    auto options = *shared_.options.fully_sharded;
+    if (shared_.is_mixed()) options.param_precision = shared_.config.mixed_precision;
+    model = std::make_shared<FullyShardedDataParallel>(model, shared_.group, std::move(options));
   } else if (shared_.use_distributed()) {
     model = std::make_shared<DistributedDataParallel>(
         model, shared_.group, DistributedDataParallelOptions{.reducer = shared_.handlers.ddp});

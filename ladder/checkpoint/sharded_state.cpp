@@ -70,7 +70,7 @@ StateDict own_shards(const torch::nn::Module& module, const std::vector<StateDic
       }
       if (shard->count == 0 && *name != parameter) {  // an optimizer has no state of nothing
         result.erase(*name);
-      } else if (pieces[0].dim() == 0) {
+      } else if (pieces[0].dim() == 0 && name->ends_with(".step")) {
         result[*name] = pieces[0];  // a count of steps
       } else if (saved.size() == 1 && pieces[0].sizes() == torch::IntArrayRef{shard->count}) {
         continue;  // this rank's own

@@ -60,14 +60,15 @@ struct FullyShardedDataParallel::Run {
   std::int64_t whole_bytes = 0;
   std::int64_t most_whole_bytes = 0;
   int backward = -1;   // the engine's number of the last one
+  int inside = 0;      // inner units that compute
   bool holds = false;  // unshard() is in effect
   bool holds_for_evaluation = false;
 
+  bool is_held() const { return holds || holds_for_evaluation; }
+
   void count(std::int64_t bytes) {
     whole_bytes += bytes;
-    if (!holds && !holds_for_evaluation) {
-      most_whole_bytes = std::max(most_whole_bytes, whole_bytes);
-    }
+    if (!is_held()) most_whole_bytes = std::max(most_whole_bytes, whole_bytes);
   }
 };
 
@@ -98,7 +99,19 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
   UnitSizes sizes() const { return {name_, share_, share_ * world_size()}; }
   const std::string& name() const { return name_; }
   bool was_called() const { return was_called_; }
-  void begin_pass() { was_called_ = false; }
+  void begin_pass() {
+    was_called_ = false;
+    drop_prefetched();
+  }
+
+  // Of a unit that the pass did not use: the next step changes its shard.
+  void drop_prefetched() {
+    if (!gather_) return;
+    run_collective(run_->group, "all_gather", [&] { gather_->wait(); });
+    gather_.reset();
+    sent_.reset();
+    free_whole();
+  }
 
   Inputs before_forward(const Inputs& inputs) {
     was_called_ = true;
@@ -124,22 +137,28 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
 
   // The end of the backward of this unit: its shard of the average.
   void reduce() {
-    if (!std::exchange(in_backward_, false) || *run_->pauses > 0) return;
+    if (!std::exchange(in_backward_, false)) return;
     const torch::NoGradGuard no_grad;
     const PlainViews plain;
+    if (*run_->pauses > 0) return keep_sums();
     if (has_gradients()) {
       const Recorded recorded("reduce_scatter " + name_);
+      const auto bytes = share_ * world_size() * static_cast<std::int64_t>(sizeof(float));
+      run_->count(bytes);  // of the gradients
+      if (!run_->is_held()) free_whole();
+      run_->count(bytes);
       auto flat = torch::zeros({world_size(), share_}, shard_.options());
-      run_->count(static_cast<std::int64_t>(flat.nbytes()));
       for (auto& place : places_) divide_gradient(place, flat);
+      run_->count(-bytes);
       const auto own = run_->group.reduce_scatter(flat);
-      run_->count(-static_cast<std::int64_t>(flat.nbytes()));
+      run_->count(-bytes);
       for (auto& place : places_) {
         const auto part = place.part_in(own);
         if (!place.parameter.requires_grad() || part.numel() == 0) continue;
         place.gradient = place.gradient.defined() ? place.gradient.add_(part) : part;
       }
     }
+    show_gradients();
     reshard();
   }
 
@@ -151,29 +170,23 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
     if (gather_) run_collective(run_->group, "all_gather", [&] { gather_->wait(); });
     gather_.reset();
     sent_.reset();
-    for (auto& place : places_) {
-      auto& gradient = place.parameter.mutable_grad();
-      place.gradient = std::exchange(gradient, torch::Tensor());
-      place.parameter.set_data(place.whole);
-    }
+    for (auto& place : places_) place.parameter.set_data(place.whole);
     is_whole_ = true;
   }
 
   // Unless it has gradients of this rank, of a no_sync.
   void reshard() {
-    if (!is_whole_ || run_->holds || run_->holds_for_evaluation) return;
-    if (std::ranges::any_of(places_,
-                            [](const auto& place) { return place.parameter.grad().defined(); })) {
+    if (!is_whole_ || run_->is_held()) return;
+    if (is_hidden_ && std::ranges::any_of(places_, [](const auto& place) {
+          return place.parameter.grad().defined();
+        })) {
       return;
     }
     const Recorded recorded("reshard " + name_);
     const PlainViews plain;
-    for (auto& place : places_) {
-      place.parameter.set_data(place.part);
-      place.parameter.mutable_grad() = std::exchange(place.gradient, torch::Tensor());
-    }
-    set_allocated(whole_, false);
-    run_->count(-whole_bytes());
+    for (auto& place : places_) place.parameter.set_data(place.part);
+    show_gradients();
+    free_whole();
     is_whole_ = false;
   }
 
@@ -216,6 +229,35 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
     return place;
   }
 
+  // Of earlier steps, while a backward computes whole ones.
+  void hide_gradients() {
+    if (std::exchange(is_hidden_, true)) return;
+    for (auto& place : places_) {
+      place.gradient = std::exchange(place.parameter.mutable_grad(), torch::Tensor());
+    }
+  }
+  void show_gradients() {
+    if (!std::exchange(is_hidden_, false)) return;
+    for (auto& place : places_) {
+      place.parameter.mutable_grad() = std::exchange(place.gradient, torch::Tensor());
+    }
+  }
+
+  // The sums of a no_sync, in float32.
+  void keep_sums() {
+    for (auto& place : places_) {
+      auto& gradient = place.parameter.mutable_grad();
+      if (gradient.defined()) gradient = gradient.to(torch::kFloat32);
+    }
+  }
+
+  // Does nothing if it has no memory.
+  void free_whole() {
+    if (!std::exchange(has_memory_, false)) return;
+    set_allocated(whole_, false);
+    run_->count(-whole_bytes());
+  }
+
   int world_size() const { return run_->group.world_size(); }
   std::int64_t whole_bytes() const {
     return whole_.numel() * static_cast<std::int64_t>(whole_.itemsize());
@@ -239,6 +281,7 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
     const PlainViews plain;
     const Recorded recorded("all_gather " + name_);
     set_allocated(whole_, true);
+    has_memory_ = true;
     run_->count(whole_bytes());
     sent_ = shard_.to(whole_.scalar_type());
     run_collective(run_->group, "all_gather",
@@ -265,10 +308,12 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
       // Units whose inputs need no gradient, in the order of a backward.
       torch::autograd::Engine::get_default_engine().queue_callback([run = run_] {
         for (auto unit = run->ended.rbegin(); unit != run->ended.rend(); ++unit) (*unit)->reduce();
+        for (auto* unit : run->begun) unit->drop_prefetched();
       });
     }
     in_backward_ = true;
     unshard();
+    hide_gradients();
     prefetch(run_->ended, /*next=*/-1);
   }
 
@@ -307,7 +352,9 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
   torch::Tensor whole_;     // has memory only while the unit is whole
   torch::Tensor sent_;      // the shard, in the dtype of `whole_`, while it is gathered
   c10::intrusive_ptr<c10d::Work> gather_;
+  bool has_memory_ = false;  // `whole_`
   bool is_whole_ = false;
+  bool is_hidden_ = false;  // the gradients of parts
   bool in_backward_ = false;
   bool was_called_ = false;
 };
@@ -391,9 +438,14 @@ FullyShardedDataParallel::FullyShardedDataParallel(std::shared_ptr<Model> module
     if (name.empty()) {
       outermost_ = unit;
     } else {
-      models.at(name)->register_forward_hooks(
-          {[unit](const Inputs& inputs) { return unit->before_forward(inputs); },
-           [unit](const torch::Tensor& output) { return unit->after_forward(output, false); }});
+      models.at(name)->register_forward_hooks({[unit, run = run_](const Inputs& inputs) {
+                                                 ++run->inside;
+                                                 return unit->before_forward(inputs);
+                                               },
+                                               [unit, run = run_](const torch::Tensor& output) {
+                                                 --run->inside;
+                                                 return unit->after_forward(output, false);
+                                               }});
     }
   }
 }
@@ -409,8 +461,9 @@ void FullyShardedDataParallel::mark_whole() {
 
 torch::Tensor FullyShardedDataParallel::forward(const Inputs& inputs) {
   RECORD_USER_SCOPE("FullyShardedDataParallel.forward");  // for StepTrace
+  run_->inside = 0;
   for (const auto& unit : units_) unit->begin_pass();
-  const auto dtype = dtype_of(run_->options.param_precision);
+  const auto dtype = units_.empty() ? torch::kFloat32 : dtype_of(run_->options.param_precision);
   auto own = inputs.map([&](const torch::Tensor& tensor) {
     const bool converts = tensor.is_floating_point() && dtype != torch::kFloat32;
     return converts ? tensor.to(dtype) : tensor;
@@ -424,7 +477,10 @@ torch::Tensor FullyShardedDataParallel::forward(const Inputs& inputs) {
 torch::Tensor FullyShardedDataParallel::call(const Inputs& inputs) {
   try {
     return module_->forward(inputs);
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
   } catch (const c10::Error& error) {
+    if (run_->inside > 0) throw;
     for (const auto& unit : units_) {
       if (unit->was_called()) continue;
       throw UsageError::conflict(

@@ -73,6 +73,8 @@ class FullyShardedDataParallel : public ReplicatedModel {
   // this rank's sum of gradients. The next backward outside averages it.
   [[nodiscard]] GradientReducer::NoSync no_sync(bool when = true) override;
 
+  void forget() override { reshard_all(); }
+
   // Makes all units whole until reshard(), as for save_model. A step or a load in between throws
   // UsageError.
   void unshard();

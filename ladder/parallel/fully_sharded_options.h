@@ -19,7 +19,8 @@ struct FullyShardedOptions {
   // are synchronous.
   bool prefetch = true;
   // Of the whole parameters, in forward and backward; those that the optimizer steps stay float32.
-  // Inputs are converted, the output is float32. Gradients are added over the ranks in float32.
+  // Inputs are converted, the output is float32. One rank alone computes in float32. Gradients are
+  // added over the ranks in float32.
   Precision param_precision = Precision::kFp32;
   // Names of the Models in the network that are units; unset = each Model in it.
   std::optional<std::vector<std::string>> units;

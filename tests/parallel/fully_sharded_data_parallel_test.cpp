@@ -78,6 +78,10 @@ Batch batch_of_step(int step, const ProcessGroup& group) {
 void train_some(ReplicatedModel& model, torch::optim::Optimizer& optimizer, const Recipe& recipe,
                 const ProcessGroup& group) {
   train(model, optimizer, recipe, 3, [&](int step) { return batch_of_step(step, group); });
+  const auto loss = loss_of(model, recipe, batch_of_step(4, group));
+  model.zero_grad();  // after the forward
+  loss.backward();
+  optimizer.step();
   model.zero_grad();
   for (const bool last : {false, true}) {
     const auto pause = model.no_sync(!last);
