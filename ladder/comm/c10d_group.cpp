@@ -161,9 +161,18 @@ void exit_barrier(c10d::Store& store, const std::string& key, std::size_t ranks)
   }
 }
 
+namespace {
+
+SharesTensors* shared_memory_of(const ProcessGroup& group) {
+  return dynamic_cast<SharesTensors*>(c10d_group(group)->getBackend(c10::kCPU).get());
+}
+
+}  // namespace
+
+bool is_synchronous(const ProcessGroup& group) { return shared_memory_of(group) != nullptr; }
+
 void share_memory(const ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
-  auto* const backend =
-      dynamic_cast<SharesTensors*>(c10d_group(group)->getBackend(c10::kCPU).get());
+  auto* const backend = shared_memory_of(group);
   if (backend == nullptr) return;
   for (const auto& tensor : tensors) {
     if (tensor.is_cpu()) backend->share(tensor);

@@ -92,6 +92,10 @@ void exit_barrier(c10d::Store& store, const std::string& key, std::size_t ranks)
 // exchange serves as well. A collective.
 void share_memory(const ProcessGroup& group, const std::vector<at::Tensor>& tensors);
 
+// Whether a collective is done when its call returns, so that nothing is won by starting it early:
+// that of a backend in shared memory.
+bool is_synchronous(const ProcessGroup& group);
+
 // Runs `collective`. Throws DistributedError if it lost another rank (see failure_kind.h). Errors
 // of this rank, such as an invalid argument or too little memory, keep their type and text.
 void run_collective(const ProcessGroup& group, const std::string& operation,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <c10/util/accumulate.h>
 #include <torch/types.h>
 
 #include <cstdint>
@@ -26,11 +27,7 @@ struct ShardOfParameter {
   std::int64_t count;
   bool is_whole;  // at present
 
-  std::int64_t numel() const {
-    std::int64_t product = 1;
-    for (const auto size : sizes) product *= size;
-    return product;
-  }
+  std::int64_t numel() const { return c10::multiply_integers(sizes); }
 };
 
 // PipelineStage and FullyShardedDataParallel mark their parameters. The mark stays with a

@@ -13,6 +13,7 @@
 #include <map>
 #include <utility>
 
+#include "ladder/amp/precision.h"
 #include "ladder/comm/c10d_group.h"
 #include "ladder/core/error.h"
 #include "ladder/core/tensor_form.h"
@@ -34,11 +35,6 @@ void set_allocated(const torch::Tensor& tensor, bool on) {
   storage->set_data_ptr_noswap(on ? storage->allocator()->allocate(bytes)
                                   : at::DataPtr(nullptr, storage->device()));
   storage->set_nbytes(bytes);
-}
-
-torch::ScalarType dtype_of(Precision precision) {
-  if (precision == Precision::kFp32) return torch::kFloat32;
-  return precision == Precision::kBf16 ? torch::kBFloat16 : torch::kFloat16;
 }
 
 // For StepTrace.
@@ -107,9 +103,7 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
   // Of a unit that the pass did not use: the next step changes its shard.
   void drop_prefetched() {
     if (!gather_) return;
-    run_collective(run_->group, "all_gather", [&] { gather_->wait(); });
-    gather_.reset();
-    sent_.reset();
+    finish_gather();
     free_whole();
   }
 
@@ -167,9 +161,7 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
     start_gather();
     const torch::NoGradGuard no_grad;
     const PlainViews plain;
-    if (gather_) run_collective(run_->group, "all_gather", [&] { gather_->wait(); });
-    gather_.reset();
-    sent_.reset();
+    finish_gather();
     for (auto& place : places_) place.parameter.set_data(place.whole);
     is_whole_ = true;
   }
@@ -253,7 +245,7 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
 
   // Does nothing if it has no memory.
   void free_whole() {
-    if (!std::exchange(has_memory_, false)) return;
+    if (whole_.storage().nbytes() == 0) return;
     set_allocated(whole_, false);
     run_->count(-whole_bytes());
   }
@@ -269,7 +261,7 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
 
   // Of the unit that comes after this one in `order`, or before it.
   void prefetch(const std::vector<Unit*>& order, std::ptrdiff_t next) {
-    if (!run_->options.prefetch || run_->group.backend() == "shm") return;
+    if (!run_->options.prefetch || is_synchronous(run_->group)) return;
     const auto other = std::ranges::find(order, this) - order.begin() + next;
     if (other < 0 || other >= static_cast<std::ptrdiff_t>(order.size())) return;
     order[static_cast<std::size_t>(other)]->start_gather();
@@ -281,11 +273,16 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
     const PlainViews plain;
     const Recorded recorded("all_gather " + name_);
     set_allocated(whole_, true);
-    has_memory_ = true;
     run_->count(whole_bytes());
     sent_ = shard_.to(whole_.scalar_type());
     run_collective(run_->group, "all_gather",
                    [&] { gather_ = c10d_group(run_->group)->_allgather_base(whole_, sent_); });
+  }
+
+  void finish_gather() {
+    if (gather_) run_collective(run_->group, "all_gather", [&] { gather_->wait(); });
+    gather_.reset();
+    sent_.reset();
   }
 
   // Inputs whose gradients are the last that a backward of this unit computes.
@@ -352,7 +349,6 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
   torch::Tensor whole_;     // has memory only while the unit is whole
   torch::Tensor sent_;      // the shard, in the dtype of `whole_`, while it is gathered
   c10::intrusive_ptr<c10d::Work> gather_;
-  bool has_memory_ = false;  // `whole_`
   bool is_whole_ = false;
   bool is_hidden_ = false;  // the gradients of parts
   bool in_backward_ = false;
