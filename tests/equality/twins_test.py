@@ -102,7 +102,9 @@ BEYOND = [
       for recipe, ranks, schedule in (("basicnet", 2, "1f1b"), ("convnet", 2, "gpipe"),
                                       ("basicnet", 4, "1f1b"), ("stack", 2, "1f1b"))),
     # fully_shard divides a sum, and DistributedDataParallel adds quotients: equal on two ranks. Its
-    # gradients of each step, gathered, are those of stage 2; buffers stay those of each rank.
+    # gradients of each step, gathered, are those of stage 2; buffers stay those of each rank. It
+    # divides parameters by rows: of stack, the fused kernel rounds half of head.bias otherwise from
+    # step 13 on.
     spawned(STAGE2, "fully_sharded.py", "basicnet", 2, batches=9, seen=65),
     *(spawned(FULLY_SHARDED, "fully_sharded.py", recipe, 2, batches=9, seen=65, shards=True)
       for recipe in ("basicnet", "convnet"))]
