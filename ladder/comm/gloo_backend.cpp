@@ -100,7 +100,7 @@ void Gloo::close_connections(std::chrono::milliseconds timeout) {
 C10dWork Gloo::send(Tensors& tensors, int to, int /*tag*/) {
   const auto message = tensors.front();
   const auto header = torch::zeros({kHeaderBytes}, torch::kByte);
-  const auto form = TensorForm::of_values(message).text();
+  const auto form = TensorForm::of_values(at::atleast_1d(message)).text();
   std::copy_n(form.c_str(), std::min<std::size_t>(form.size(), kHeaderBytes - 1),
               header.data_ptr<std::uint8_t>());
   const int tag = next_tag(sent_[to]);
@@ -120,7 +120,8 @@ C10dWork Gloo::recv(Tensors& tensors, int from, int /*tag*/) {
     Tensors headers = {header};
     wait(ProcessGroupGloo::recv(headers, from, tag), kNoTimeout);
     const std::string sent(reinterpret_cast<const char*>(header.const_data_ptr<std::uint8_t>()));
-    const auto expected = TensorForm::of_values(message).text().substr(0, kHeaderBytes - 1);
+    const auto expected =
+        TensorForm::of_values(at::atleast_1d(message)).text().substr(0, kHeaderBytes - 1);
     if (sent != expected) {
       throw another_tensor_sent(getRank(), getSize(), from, sent, expected);
     }

@@ -154,7 +154,8 @@ class SharedCalls {
 
   static void fill(Slot& slot, const std::string& text, std::span<const std::byte> bytes) {
     std::strncpy(slot.call.data(), text.c_str(), kCallBytes);
-    std::ranges::copy(bytes, slot.bytes.begin());
+    // std::ranges::copy() of bytes is a loop of bytes here, ten times as slow.
+    if (!bytes.empty()) std::memcpy(slot.bytes.data(), bytes.data(), bytes.size());
   }
 
   void wait_for_all(const Call& call, Deadline& deadline) {
@@ -252,7 +253,7 @@ class SharedCalls {
         throw another_tensor_sent(rank_, world_size_, transfer.peer, slot.call.data(),
                                   transfer.form);
       }
-      std::copy_n(slot.bytes.begin(), own.size(), own.begin());
+      if (!own.empty()) std::memcpy(own.data(), slot.bytes.data(), own.size());
     });
   }
 

@@ -294,12 +294,13 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
     exchange(call, input, timeout, consume);
   }
 
-  // Transfers keep their order, so tags that differ are an error.
+  // Transfers keep their order, so tags that differ are an error. A number is a tensor of
+  // one: PyTorch's pipelines receive it as such.
   C10dWork transfer(const at::Tensor& tensor, int peer, int tag, bool sends) {
     SharedMemory::Transfer transfer{
         .peer = peer,
         .sends = sends,
-        .form = TensorForm::of_values(tensor).text(),
+        .form = TensorForm::of_values(at::atleast_1d(tensor)).text(),
         .bytes = {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()},
         .owner = std::make_shared<at::Tensor>(tensor)};
     if (tag != 0) transfer.form += fmt::format(", tag {}", tag);

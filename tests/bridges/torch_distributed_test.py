@@ -154,6 +154,11 @@ def moves(rank: int, world: int, dtype: torch.dtype, count: int) -> Iterator[tup
             dist.recv(one, (rank - 1) % world, tag=tag)
             sent.wait()
             yield f"send, tag {tag}", [one]
+        number, one = values(rank, dtype, 1).reshape(()), torch.empty(1, dtype=dtype)
+        sent = dist.isend(number, right)
+        dist.recv(one, (rank - 1) % world)
+        sent.wait()
+        yield "send of a number", [one]
 
 
 def content(one: Tensor) -> bytes:
