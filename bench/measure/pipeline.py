@@ -3,8 +3,8 @@
 
     python3 bench/measure/pipeline.py bench/results/NAME.pipeline.json
 
-Runs BasicNet on two ranks of one thread under LibTorch's profiler, both schedules with 1 to 8
-micro-batches in turns. A rank computes within a box pipeline.forward or pipeline.backward, but not
+Runs two ranks of one thread under LibTorch's profiler, both schedules with 1 to 8 micro-batches in
+turns: stages that are nearly equal, of the recipe stack, and unequal ones, of BasicNet. A rank computes within a box pipeline.forward or pipeline.backward, but not
 while it receives at its beginning. The box of c10d::recv_ is the request alone, so a rank waits
 until the first operation behind the last request. A step lasts from the first forward of a batch on
 any rank to the end of the last backward. Takes two minutes.
@@ -28,6 +28,7 @@ sys.path.append(str(ROOT / "bench" / "records"))
 from record import write_record  # noqa: E402
 from records import described  # noqa: E402
 
+RECIPES = ("stack", "basicnet")
 SCHEDULES = ("1f1b", "gpipe")
 MICRO_BATCHES = (1, 2, 4, 8)
 RANKS = 2
@@ -109,10 +110,10 @@ def row_of(steps: Sequence[Sequence[Sequence[Box]]]) -> dict[str, Any]:
                       for rank, boxes in enumerate(typical) for box in boxes]}
 
 
-def trained(schedule: str, parts: int, folder: Path) -> list[list[list[Box]]]:
+def trained(recipe: str, schedule: str, parts: int, folder: Path) -> list[list[list[Box]]]:
     trace = folder / "trace.json"
     command = [ROOT / "build/bin/pipeline", "--nprocs", RANKS, "--threads", 1, "--device", "cpu",
-               "--schedule", schedule, "--micro-batches", parts, "--limit-train", 64 * 10,
+               "--recipe", recipe, "--schedule", schedule, "--micro-batches", parts, "--limit-train", 64 * 10,
                "--limit-test", 64, "--trace", trace, "--quiet"]
     subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL, timeout=300)
     traces = [trace, *(folder / f"trace.rank{rank}.json" for rank in range(1, RANKS))]
@@ -121,14 +122,14 @@ def trained(schedule: str, parts: int, folder: Path) -> list[list[list[Box]]]:
 
 def measured() -> dict[str, Any]:
     machine = described()  # with the load before
-    rows = list(product(SCHEDULES, MICRO_BATCHES))
-    steps: dict[tuple[str, int], list[Any]] = {row: [] for row in rows}
+    rows = list(product(RECIPES, SCHEDULES, MICRO_BATCHES))
+    steps: dict[tuple[str, str, int], list[Any]] = {row: [] for row in rows}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(RUNS):
-            for schedule, parts in rows:
-                steps[schedule, parts] += trained(schedule, parts, Path(folder))
-    return machine | {"recipe": "basicnet", "ranks": RANKS, "threads": 1, "rows": {
-        f"{schedule}/{parts}": row_of(steps[schedule, parts]) for schedule, parts in rows}}
+            for row in rows:
+                steps[row] += trained(*row, Path(folder))
+    return machine | {"ranks": RANKS, "threads": 1, "rows": {
+        "/".join(map(str, row)): row_of(found) for row, found in steps.items()}}
 
 
 def main(arguments: list[str]) -> int:

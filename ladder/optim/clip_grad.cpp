@@ -38,7 +38,7 @@ torch::Tensor clip_grad_norm_(const std::vector<torch::Tensor>& parameters, doub
   require_not_negative("clip_grad_norm_ max_norm", max_norm);
   const torch::NoGradGuard no_grad;
   const auto gradients = gradients_of(parameters);
-  const auto stages = group_of_parts(parameters);
+  const auto stages = only_group_of_parts("clip_grad_norm_", parameters);
   if (gradients.empty() && !stages) return torch::zeros({});
   auto norms = gradients.empty() ? parameters.front().new_empty({0})
                                  : torch::stack(at::_foreach_norm(gradients, norm_type));

@@ -3,6 +3,8 @@
 
 #include <c10/core/TensorImpl.h>
 
+#include <algorithm>
+
 #include "ladder/comm/c10d_group.h"
 #include "ladder/core/error.h"
 
@@ -35,6 +37,18 @@ std::optional<ProcessGroup> group_of_parts(const std::vector<torch::Tensor>& par
     if (const auto* const mark = mark_of(parameter)) return mark->group;
   }
   return std::nullopt;
+}
+
+std::optional<ProcessGroup> only_group_of_parts(std::string_view where,
+                                                const std::vector<torch::Tensor>& parameters) {
+  const auto group = group_of_parts(parameters);
+  const bool is_only = !group || std::ranges::all_of(parameters, [&](const auto& parameter) {
+    const auto* const mark = mark_of(parameter);
+    return mark != nullptr && c10d_group(mark->group) == c10d_group(*group);
+  });
+  if (is_only) return group;
+  throw UsageError::conflict(where, "some parameters are divided over the ranks, others are not",
+                             "call it for each network by itself");
 }
 
 const ShardOfParameter* shard_of(const torch::Tensor& parameter) {

@@ -45,6 +45,11 @@ void require_whole(std::string_view where, const std::vector<torch::Tensor>& par
 // The group of the first marked parameter; empty for a network that this rank has as a whole.
 std::optional<ProcessGroup> group_of_parts(const std::vector<torch::Tensor>& parameters);
 
+// The same, for a sum over all parameters. Throws UsageError, which begins with `where`, if some
+// have no mark or that of another group: their share of the sum would count once per rank.
+std::optional<ProcessGroup> only_group_of_parts(std::string_view where,
+                                                const std::vector<torch::Tensor>& parameters);
+
 // Throws UsageError, which begins with `where`, if `group` is that of the parts: its ranks have
 // other parameters, so nothing of them can be averaged or divided.
 void require_no_parts(std::string_view where, const std::vector<torch::Tensor>& parameters,

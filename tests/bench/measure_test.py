@@ -136,15 +136,24 @@ def test_measures_four_processes_and_on_more_cores_up_to_their_number(
     assert scaling.ranks_of(cores) == ranks
 
 
-def test_compares_with_ranks_that_share_the_cores_and_exchange_nothing() -> None:
-    rows = {"basicnet/1": {"ms": [10.0], "alone_ms": [10.0], "sent_bytes_per_rank": 0},
-            "basicnet/2": {"ms": [6.25], "alone_ms": [5.0], "sent_bytes_per_rank": 4_800_000},
-            "basicnet/4": {"ms": [8.0], "alone_ms": [3.0], "sent_bytes_per_rank": 4_800_000}}
-    record = {"cores": 2, "batch": {"basicnet": 64}, "rows": rows}
+def test_compares_with_processes_that_exchange_nothing() -> None:
+    rows = {"basicnet/1": {"ms": [10.0], "apart_ms": [10.0], "sent_bytes_per_rank": 0},
+            "basicnet/2": {"ms": [6.25], "apart_ms": [5.0], "waiting_ms": [0.2],
+                           "exchange_ms": [0.9], "sent_bytes_per_rank": 4_800_000},
+            "basicnet, bf16/1": {"ms": [8.0], "apart_ms": [8.0], "sent_bytes_per_rank": 0}}
+    record = {"cores": 2, "rows": rows}
     assert measured.scaling_table(record).splitlines()[2:5] == [
-        "| basicnet, 64 | 1 | 10.0 | 10.0 | 100 % | 0.00 |",
-        "| basicnet, 64 | 2 | 6.2 | 5.0 | 80 % | 4.80 |",
-        "| basicnet, 64 | 4 | 8.0 | 6.0 | 62 % | 4.80 |"]
+        "| basicnet | 1 | 10.0 | 10.0 | 100 % |  |  | 1.00 | 0.00 |",
+        "| basicnet | 2 | 6.2 | 5.0 | 80 % (≥ 95 %) | 0.20 | 0.90 | 1.60 | 4.80 |",
+        "| basicnet, bf16 | 1 | 8.0 | 8.0 | 100 % |  |  | 1.00 | 0.00 |"]
+    assert list(measured.rows_of(record, "basicnet")) == [1, 2]
+
+
+def test_finds_the_collectives_of_a_trace_in_the_order_of_time() -> None:
+    events = [{"ph": "X", "name": name, "ts": ts, "dur": 2.0}
+              for name, ts in (("c10d::allreduce_", 9.0), ("aten::add", 1.0), ("c10d::barrier", 3.0))]
+    assert scaling.collectives({"baseTimeNanoseconds": 1000, "traceEvents": events}) == [
+        (4.0, 6.0), (10.0, 12.0)]
 
 
 def test_shared_memory_from_python_stands_beside_gloo_and_the_stage() -> None:

@@ -1,16 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/parallel/fully_sharded_data_parallel.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
 #include <torch/types.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ladder/amp/grad_scaler.h"
 #include "ladder/checkpoint/safetensors.h"
 #include "ladder/core/error.h"
 #include "ladder/nn/state_dict.h"
@@ -22,6 +30,7 @@
 #include "tests/support/ranks.h"
 #include "tests/support/replicas.h"
 #include "tests/support/small_modules.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/training.h"
 
 namespace ladder {
@@ -35,10 +44,13 @@ struct Layer : Model {
       : up(register_module("up", torch::nn::Linear(kWidth, 2 * kWidth))),
         down(register_module("down", torch::nn::Linear(2 * kWidth, kWidth))) {}
   torch::Tensor forward(const Inputs& inputs) override {
-    return inputs.only() + down->forward(torch::relu(up->forward(inputs.only())));
+    if (on_forward) on_forward();
+    return inputs.only() + down->forward(torch::relu(scale * up->forward(inputs.only())));
   }
   torch::nn::Linear up;
   torch::nn::Linear down;
+  torch::Tensor scale = register_parameter("scale", torch::full({}, 0.9));  // of no dimension
+  std::function<void()> on_forward;
 };
 
 struct Stack : Model {
@@ -59,6 +71,12 @@ struct Stack : Model {
   torch::nn::Linear head;
   bool calls_forward = false;
   const Layer* only = nullptr;  // all
+};
+
+// Fits into the shard of one rank.
+struct Small : Model {
+  torch::Tensor forward(const Inputs& inputs) override { return linear->forward(inputs.only()); }
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(3, 2));
 };
 
 std::shared_ptr<Model> stack() {
@@ -160,6 +178,18 @@ TEST_P(FullySharded, KeepsItsShareOfParametersGradientsAndState) {
   });
 }
 
+// Elementwise updates have the same bits in a part, with any number of states.
+TEST_ON_RANKS(FullyShardedDataParallel, IsSteppedByTheOptimizersOfLibTorch, 3) {
+  DistributedDataParallel ddp(stack(), group);
+  FullyShardedDataParallel model(stack(), group);
+  for (ReplicatedModel* each :
+       {static_cast<ReplicatedModel*>(&ddp), static_cast<ReplicatedModel*>(&model)}) {
+    torch::optim::Adam optimizer(each->parameters(), torch::optim::AdamOptions(1e-2));
+    train_some(*each, optimizer, basicnet(), group);
+  }
+  EXPECT_EQ(whole_hash(model), weights_sha256(unwrapped_state_dict(ddp)));
+}
+
 TEST_ON_RANKS(FullyShardedDataParallel, ClipsByTheNormOfAllShards, 3) {
   DistributedDataParallel ddp(stack(), group);
   FullyShardedDataParallel model(stack(), group);
@@ -169,6 +199,27 @@ TEST_ON_RANKS(FullyShardedDataParallel, ClipsByTheNormOfAllShards, 3) {
   }
   const auto expected = clip_grad_norm_(ddp.parameters(), 0.1).item<double>();
   EXPECT_NEAR(clip_grad_norm_(model.parameters(), 0.1).item<double>(), expected, 1e-6 * expected);
+  auto both = model.parameters();
+  both.push_back(ddp.parameters().front());
+  EXPECT_ERROR(clip_grad_norm_(both, 0.1), UsageError,
+               "some parameters are divided over the ranks, others are not");
+}
+
+// Of a network that lies in rank 0's shard as a whole, so the others have no gradient.
+TEST_ON_RANKS(FullyShardedDataParallel, SkipsAStepOnAllRanksWhereOneHasAllGradients, 3) {
+  torch::manual_seed(42);
+  FullyShardedDataParallel model(std::make_shared<Small>(), group);
+  SGD optimizer(model.parameters(), {.lr = 0.1});
+  for (const bool unscales : {false, true}) {
+    for (const double factor : {1.0, std::numeric_limits<double>::infinity()}) {
+      GradScaler scaler({.init_scale = 2.0});
+      model.zero_grad();
+      scaler.scale(factor * model.forward(torch::ones({4, 3})).sum()).backward();
+      if (unscales) scaler.unscale_(optimizer);
+      EXPECT_EQ(scaler.step(optimizer).taken(), factor == 1.0) << unscales;
+      EXPECT_GE(clip_grad_norm_(model.parameters(), 1e3).item<double>(), 1.0);
+    }
+  }
 }
 
 // A backward of layer 1 gathers layer 0 ahead, which the step changes before it is used.
@@ -211,6 +262,75 @@ TEST_ON_RANKS(FullyShardedDataParallel, ComputesIn16BitsAndStepsIn32, 2) {
   for (const auto& parameter : model.parameters()) {
     EXPECT_EQ(parameter.scalar_type(), torch::kFloat32);
   }
+  const auto pause = model.no_sync();
+  model.forward(batch.inputs).sum().backward();
+  for (const auto& parameter : model.parameters()) {
+    EXPECT_EQ(parameter.grad().scalar_type(), torch::kFloat32);
+  }
+}
+
+TEST_ON_RANKS(FullyShardedDataParallel, IsThePlainNetworkOnOneRank, 1) {
+  const auto network = stack();
+  const auto batch = batch_of_step(0, group);
+  const auto expected = network->forward(batch.inputs);
+  FullyShardedDataParallel model(network, group, {.param_precision = Precision::kBf16});
+  EXPECT_TRUE(torch::equal(model.forward(batch.inputs), expected));
+  const TemporaryFolder folder;
+  const auto path = folder.file("weights.safetensors");
+  save_model(model, path);  // without unshard()
+  EXPECT_EQ(weights_sha256(load_safetensors(path).tensors),
+            weights_sha256(unwrapped_state_dict(model)));
+}
+
+TEST_ON_RANKS(FullyShardedDataParallel, ForgetsAForwardThatThrew, 2) {
+  const auto network = stack();
+  FullyShardedDataParallel model(network, group);
+  const auto batch = batch_of_step(0, group);
+  auto& layer = *static_cast<Stack&>(*network).layers[1];
+  layer.on_forward = [] { throw std::runtime_error("planned"); };
+  EXPECT_THROW(model.forward(batch.inputs), std::runtime_error);
+  layer.on_forward = {};
+  EXPECT_EQ(layer.scale.dim(), 0);  // whole
+  model.forget();
+  EXPECT_EQ(layer.scale.dim(), 1);
+  loss_of(model, basicnet(), batch).backward();
+}
+
+// The moment at which rank 1 is lost, while rank 0 waits for it.
+struct Moment {
+  const char* name;
+  const char* collective;
+};
+const std::vector<Moment> kMoments = {
+    {"construction", "broadcast"},   {"forward", "all_gather"},  {"backward", "all_gather"},
+    {"reduction", "reduce_scatter"}, {"clipping", "all_gather"}, {"unshard", "all_gather"}};
+
+class FullyShardedLoss : public testing::TestWithParam<Moment> {};
+INSTANTIATE_TEST_SUITE_P(Moments, FullyShardedLoss, testing::ValuesIn(kMoments),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(FullyShardedLoss, EndsTheOtherRank) {
+  const std::string moment = GetParam().name;
+  const auto check = [&](const ProcessGroup& group) {
+    const auto at = [&](const std::string& name) {
+      if (group.rank() == 1 && name == moment) kill(getpid(), SIGKILL);
+    };
+    at("construction");
+    const auto network = stack();
+    FullyShardedDataParallel model(network, group);
+    auto& layer = *static_cast<Stack&>(*network).layers[1];
+    layer.on_forward = [&] { at("forward"); };
+    const auto loss = loss_of(model, basicnet(), batch_of_step(0, group));
+    loss.register_hook([&](const torch::Tensor&) { at("backward"); });
+    layer.up->weight.register_hook([&](const torch::Tensor&) { at("reduction"); });
+    loss.backward();
+    at("clipping");
+    clip_grad_norm_(model.parameters(), 1.0);
+    at("unshard");
+    model.unshard();
+  };
+  expect_ended_with(end_of_group(2, check, {.backend = "shm"}), 4,
+                    fmt::format("{} on rank 0 of 2: rank 1 has ended", GetParam().collective));
 }
 
 TEST_ON_RANKS(FullyShardedDataParallel, RefusesWhatItWouldTrainWrong, 2) {
