@@ -58,16 +58,18 @@ class SharedCalls {
     const auto in_order = hold();
     const auto publishes = [&](int rank) { return call.from < 0 || rank == call.from; };
     const auto text = text_of(call, own.size());
+    const auto rows = call.rows ? static_cast<std::size_t>(world_size_) : 1;
+    const auto row = own.size() / rows, most = kChunkBytes / rows / kAlignment * kAlignment;
     run(call, timeout, [&](Deadline& deadline) {
-      for (std::size_t offset = 0; offset < std::max<std::size_t>(own.size(), 1);
-           offset += kChunkBytes) {
-        const auto size = std::min(kChunkBytes, own.size() - offset);
-        publish(text, own.subspan(offset, publishes(rank_) ? size : 0));
+      for (std::size_t offset = 0; offset < std::max<std::size_t>(row, 1); offset += most) {
+        const auto size = std::min(most, row - offset);
+        publish(text, publishes(rank_) ? own : own.first(0), rows, offset, size);
         wait_for_all(call, deadline);
         for (int rank = 0; rank < world_size_; ++rank) {
           const auto& slot = protocol_.published(rank);
           require_same_call(call, rank, slot, text);
-          if (size > 0 && publishes(rank)) consume(rank, offset, std::span(slot.bytes).first(size));
+          if (size == 0 || !publishes(rank)) continue;
+          consume(rank, offset, std::span(slot.bytes).first(rows * size));
         }
       }
     });
@@ -101,6 +103,7 @@ class SharedCalls {
  private:
   static constexpr std::size_t kChunkBytes = sizeof(Slot::bytes);
   static constexpr std::size_t kCallBytes = sizeof(Slot::call) - 1;
+  static constexpr std::size_t kAlignment = 16;  // of pieces of rows: the largest element
 
   // A wait that throws as the contracts say.
   class Wait : public System::Wait {
@@ -147,9 +150,20 @@ class SharedCalls {
     }
   }
 
-  void publish(const std::string& text, std::span<const std::byte> piece) {
-    protocol_.publish([&](Slot& slot) { fill(slot, text, piece); });
-    count_sent_bytes(static_cast<std::int64_t>(piece.size()));
+  // A piece: `size` bytes of each row of `own`, from `offset` on; none if it is empty.
+  void publish(const std::string& text, std::span<const std::byte> own, std::size_t rows,
+               std::size_t offset, std::size_t size) {
+    std::size_t sent = 0;
+    protocol_.publish([&](Slot& slot) {
+      fill(slot, text, {});
+      for (std::size_t row = 0; row < rows && !own.empty(); ++row) {
+        if (rows > 1 && row == static_cast<std::size_t>(rank_)) continue;
+        std::memcpy(slot.bytes.data() + row * size, own.data() + row * (own.size() / rows) + offset,
+                    size);
+        sent += size;
+      }
+    });
+    count_sent_bytes(static_cast<std::int64_t>(sent));
   }
 
   static void fill(Slot& slot, const std::string& text, std::span<const std::byte> bytes) {

@@ -42,6 +42,9 @@ class SharedMemory {
     std::string operation;  // "all_reduce", for errors
     std::string form;       // "sum, Float"; may be empty
     int from = -1;          // the only rank that publishes bytes; -1 = all do
+    // The bytes are a row for each rank. A piece is a part of all rows, one after the other, and
+    // the place of the row of the rank that publishes it is undefined: that rank has it.
+    bool rows = false;
   };
 
   // Bytes between this rank and one other. Keeps `owner`, of the bytes, until it has ended.
@@ -65,7 +68,7 @@ class SharedMemory {
 
   // A collective: publishes `own`, of the same size on all ranks, and calls `consume` for each
   // piece of each rank that publishes, this one included: pieces in order, and per piece the ranks
-  // in order.
+  // in order. Of rows, an offset is that in each row.
   // `consume` may overwrite that piece of `own`. Waits for all ranks even with zero bytes.
   //
   // Throws DistributedError if a rank has ended or failed, called another collective or with

@@ -164,8 +164,11 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
         !fits(output, input, output.numel()) || output.numel() * getSize() != input.numel()) {
       return ProcessGroupGloo::_reduce_scatter_base(output, input, options);
     }
-    reduce({"reduce_scatter", name_of(op)}, input.contiguous(), op, options.timeout, output,
-           getRank() * output.numel());
+    const at::AutoDispatchBelowADInplaceOrView plain;
+    const auto whole =
+        output.is_alias_of(input) ? input.clone(at::MemoryFormat::Contiguous) : input.contiguous();
+    reduce({.operation = "reduce_scatter", .form = name_of(op), .rows = true}, whole, op,
+           options.timeout, output.view(-1));
     return completed({output});
   }
 
@@ -195,7 +198,7 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
                    c10d::ReduceOp::RedOpType op, std::chrono::milliseconds timeout, bool here) {
     const at::AutoDispatchBelowADInplaceOrView plain;
     const auto result = tensors.front().contiguous();
-    reduce(call, result, op, timeout, here ? result.view(-1) : at::Tensor(), 0);
+    reduce(call, result, op, timeout, here ? result.view(-1) : at::Tensor());
     if (here && !result.is_same(tensors.front())) tensors.front().copy_(result);
     return completed(tensors);
   }
@@ -272,24 +275,26 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
     meet();
   }
 
-  // `result` gets the elements of `input`, reduced, from `begin` on; undefined = none.
+  // `result` gets `input`, or of rows this rank's, reduced; undefined = none.
   void reduce(const SharedMemory::Call& call, const at::Tensor& input, c10d::ReduceOp::RedOpType op,
-              std::chrono::milliseconds timeout, const at::Tensor& result, std::int64_t begin) {
+              std::chrono::milliseconds timeout, const at::Tensor& result) {
     const at::AutoDispatchBelowADInplaceOrView plain;
-    const auto end = result.defined() ? begin + result.numel() : begin;
-    const auto all = result.defined() ? result.view(-1) : result;
     at::Tensor first;  // rank 0's piece; the others are of the same place
-    const auto consume = [&](int rank, const at::Tensor& piece, std::int64_t offset) {
-      const auto from = std::max(begin, offset), to = std::min(end, offset + piece.numel());
-      if (from >= to) return;
-      const auto own = range_of(piece, from - offset, to - from);
-      auto part = range_of(all, from - begin, to - from);
+    const auto consume = [&](int rank, at::Tensor piece, std::int64_t offset) {
+      if (!result.defined()) return;
+      const auto count = call.rows ? piece.numel() / getSize() : piece.numel();
+      if (call.rows && rank == getRank()) {
+        piece = input.view(-1).narrow(0, rank * result.numel() + offset, count);
+      } else if (call.rows) {
+        piece = piece.narrow(0, getRank() * count, count);
+      }
+      auto part = range_of(result, offset, count);
       if (rank == 0) {
-        first = own;
-        if (getSize() == 1) part.copy_(own);
+        first = piece;
+        if (getSize() == 1) part.copy_(piece);
         return;
       }
-      apply(op, part, rank == 1 ? first : part, own);
+      apply(op, part, rank == 1 ? first : part, piece);
     };
     exchange(call, input, timeout, consume);
   }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/parallel/fully_sharded_data_parallel.h"
 
-#include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <torch/nn/modules/linear.h>
@@ -178,7 +177,8 @@ TEST_P(FullySharded, KeepsItsShareOfParametersGradientsAndState) {
   });
 }
 
-// Elementwise updates have the same bits in a part, with any number of states.
+// Its loops round the last elements of a tensor otherwise, so a part has other bits than the whole;
+// in four steps of 1e-2 that stays below 1e-5.
 TEST_ON_RANKS(FullyShardedDataParallel, IsSteppedByTheOptimizersOfLibTorch, 3) {
   DistributedDataParallel ddp(stack(), group);
   FullyShardedDataParallel model(stack(), group);
@@ -187,7 +187,11 @@ TEST_ON_RANKS(FullyShardedDataParallel, IsSteppedByTheOptimizersOfLibTorch, 3) {
     torch::optim::Adam optimizer(each->parameters(), torch::optim::AdamOptions(1e-2));
     train_some(*each, optimizer, basicnet(), group);
   }
-  EXPECT_EQ(whole_hash(model), weights_sha256(unwrapped_state_dict(ddp)));
+  model.unshard();
+  const auto expected = unwrapped_state_dict(ddp);
+  for (const auto& [name, tensor] : unwrapped_state_dict(model)) {
+    EXPECT_TRUE(torch::allclose(tensor, expected.at(name), 0.0, 1e-5)) << name;
+  }
 }
 
 TEST_ON_RANKS(FullyShardedDataParallel, ClipsByTheNormOfAllShards, 3) {
@@ -296,22 +300,17 @@ TEST_ON_RANKS(FullyShardedDataParallel, ForgetsAForwardThatThrew, 2) {
   loss_of(model, basicnet(), batch).backward();
 }
 
-// The moment at which rank 1 is lost, while rank 0 waits for it.
-struct Moment {
-  const char* name;
-  const char* collective;
-};
-const std::vector<Moment> kMoments = {
-    {"construction", "broadcast"},   {"forward", "all_gather"},  {"backward", "all_gather"},
-    {"reduction", "reduce_scatter"}, {"clipping", "all_gather"}, {"unshard", "all_gather"}};
-
-class FullyShardedLoss : public testing::TestWithParam<Moment> {};
-INSTANTIATE_TEST_SUITE_P(Moments, FullyShardedLoss, testing::ValuesIn(kMoments),
-                         [](const auto& info) { return std::string(info.param.name); });
+// The moment at which rank 1 is lost. Rank 0 waits for its part in a gather: of the shapes, of a
+// unit, of the norms.
+class FullyShardedLoss : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Moments, FullyShardedLoss,
+                         testing::Values("construction", "forward", "backward", "reduction",
+                                         "clipping", "unshard"));
 
 TEST_P(FullyShardedLoss, EndsTheOtherRank) {
-  const std::string moment = GetParam().name;
+  const std::string moment = GetParam();
   const auto check = [&](const ProcessGroup& group) {
+    signal(SIGTERM, SIG_IGN);  // of spawn, which ends the other rank
     const auto at = [&](const std::string& name) {
       if (group.rank() == 1 && name == moment) kill(getpid(), SIGKILL);
     };
@@ -329,8 +328,9 @@ TEST_P(FullyShardedLoss, EndsTheOtherRank) {
     at("unshard");
     model.unshard();
   };
-  expect_ended_with(end_of_group(2, check, {.backend = "shm"}), 4,
-                    fmt::format("{} on rank 0 of 2: rank 1 has ended", GetParam().collective));
+  const auto end = end_of_group(2, check, {.backend = "shm"});
+  EXPECT_NE(end.messages.find("all_gather on rank 0 of 2: rank 1 has ended"), std::string::npos)
+      << end.messages;
 }
 
 TEST_ON_RANKS(FullyShardedDataParallel, RefusesWhatItWouldTrainWrong, 2) {
