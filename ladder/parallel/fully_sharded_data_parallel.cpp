@@ -141,7 +141,7 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
       run_->count(bytes);  // of the gradients
       if (!run_->is_held()) free_whole();
       run_->count(bytes);
-      auto flat = torch::zeros({world_size(), share_}, shard_.options());
+      auto flat = torch::empty({world_size(), share_}, shard_.options());  // no one reads padding
       for (auto& place : places_) divide_gradient(place, flat);
       run_->count(-bytes);
       const auto own = run_->group.reduce_scatter(flat);
