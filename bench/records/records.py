@@ -69,7 +69,7 @@ KINDS = (  # the first that fits counts
                           "tests/support/network.py"),
          "bench/links/links.py -o {}", 420, ("slice/*/stage2_ddp_spawn/world:2/*",)),
     Kind("*.pipeline.json", ("beyond/pipeline/main.cpp", "bench/measure/pipeline.py"),
-         "bench/measure/pipeline.py {}", 240, ("slice/basicnet/pipeline/*",)),
+         "bench/measure/pipeline.py {}", 60, ("slice/basicnet/pipeline/*",)),
     Kind("*.divided.json", ("bench/micro/divided_memory.cpp", "beyond/fully_sharded/main.cpp",
                             "bench/measure/divided.py"),
          "bench/measure/divided.py {}", 60,
