@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench" / "report"), str(ROOT / "bench" / "records"), str(ROOT)]
 from link_model import RATES, VARIANTS, length_of, link_of  # noqa: E402
 from record import write_record  # noqa: E402
-from records import described  # noqa: E402
+from rows import described  # noqa: E402
 from results import ResultsError  # noqa: E402
 from tests.support.network import HOSTS, PORT, limit_cable, two_nodes  # noqa: E402
 from tests.support.programs import BIN, Launched  # noqa: E402

@@ -27,7 +27,7 @@ BENCH = Path(__file__).resolve().parents[1]
 sys.path += [str(BENCH / "peers"), str(BENCH / "records")]
 from common import DATA_ROOT, RECIPES, EpochSampler, Mnist, make_loader  # noqa: E402
 from record import write_record  # noqa: E402
-from records import described  # noqa: E402
+from rows import described  # noqa: E402
 
 RECIPE = "basicnet"
 SEED = 42

@@ -35,7 +35,7 @@ import torch.distributed as dist
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench" / "records"))
 from record import write_record  # noqa: E402
-from records import described  # noqa: E402
+from rows import described  # noqa: E402
 
 BACKENDS = ("ladder", "gloo")
 CALLS = {64: 4000, 64_000: 2000, 4_800_000: 100, 32_000_000: 20}  # bytes: calls per round

@@ -26,7 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench" / "records"))
 from record import write_record  # noqa: E402
-from records import described  # noqa: E402
+from rows import described  # noqa: E402
 
 BATCHES = {"basicnet": 64, "convnet": 32, "stack": 64}
 STEPS = {"basicnet": 100, "convnet": 300, "stack": 60}

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench" / "records"))
 from record import write_record  # noqa: E402
-from records import described  # noqa: E402
+from rows import described  # noqa: E402
 
 PROGRAM = ROOT / "build/bin/stage6_trainer"
 RANKS = 2

@@ -24,7 +24,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
-from records import RecordError, Records, Row
+from rows import RecordError, Records, Row
 from sources import PYTHON
 
 STEPS = 20

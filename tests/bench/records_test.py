@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 import record
 import records
+import rows
 import sentinel
 from sources import token_hash
 from states import read_states, write_states
@@ -151,9 +152,9 @@ def test_records_of_other_machines_do_not_hinder_the_others(
 def test_what_a_measurement_writes_is_no_change_of_the_sources(project: Path) -> None:
     write(project / "bench/results/two-cores.step.json", "{}")
     git(project, "add", "-A")
-    assert records.commit_of(project) == git(project, "rev-parse", "--short", "HEAD")
+    assert rows.commit_of(project) == git(project, "rev-parse", "--short", "HEAD")
     write(project / SOURCE, "int b;\n")
-    assert records.commit_of(project).endswith("-dirty")
+    assert rows.commit_of(project).endswith("-dirty")
 
 
 @pytest.mark.parametrize(("weights", "sent", "counts", "reason"), [
@@ -299,5 +300,5 @@ def test_a_file_of_no_kind_or_a_folder_without_records_is_an_error(project: Path
 
 
 def test_without_git_the_commit_is_unknown() -> None:
-    with patch.object(records, "git", side_effect=FileNotFoundError("git")):
-        assert records.described()["commit"] == "unknown"
+    with patch.object(rows, "git", side_effect=FileNotFoundError("git")):
+        assert rows.described()["commit"] == "unknown"
