@@ -47,14 +47,19 @@ void BasicAdam<OptionsOfAdam>::step_group(const torch::optim::OptimizerParamGrou
   auto& steps = states["step"];
   at::_foreach_add_(steps, 1);
   const auto& options = options_of<OptionsOfAdam>(group);
-  const auto call = [&](auto kernel) {
+  const auto call = [&](auto kernel, const auto& lr) {
     kernel(tensors.parameters, tensors.gradients, states["exp_avg"], states["exp_avg_sq"],
-           /*max_exp_avg_sqs=*/{}, steps, options.lr, options.beta1, options.beta2,
-           options.weight_decay, options.eps,
+           /*max_exp_avg_sqs=*/{}, steps, lr, options.beta1, options.beta2, options.weight_decay,
+           options.eps,
            /*amsgrad=*/false, /*maximize=*/false, scaling.grad_scale, scaling.found_inf);
   };
-  kIsAdamW<OptionsOfAdam> ? call(at::_ops::_fused_adamw_::call)
-                          : call(at::_ops::_fused_adam_::call);
+  if (const auto* lr = this->device_rate(group)) {
+    kIsAdamW<OptionsOfAdam> ? call(at::_ops::_fused_adamw__tensor_lr::call, *lr)
+                            : call(at::_ops::_fused_adam__tensor_lr::call, *lr);
+  } else {
+    kIsAdamW<OptionsOfAdam> ? call(at::_ops::_fused_adamw_::call, options.lr)
+                            : call(at::_ops::_fused_adam_::call, options.lr);
+  }
   FusedOptimizer::uncount_if_skipped(steps, scaling);
 }
 

@@ -53,6 +53,7 @@ class BasicAdam : public OptimizerOf<OptionsOfAdam> {
 
   void step_group(const torch::optim::OptimizerParamGroup& group,
                   const GradScaling& scaling) override;
+  bool can_use_device_rates() const override { return true; }
   StateDict new_state(const Options& options, const torch::Tensor& parameter) const override;
 };
 

@@ -185,6 +185,7 @@ void FusedOptimizer::add_param_group(const torch::optim::OptimizerParamGroup& gr
     }
   }
   Optimizer::add_param_group(own);
+  ++replacements_;
 }
 
 torch::Tensor FusedOptimizer::step(LossClosure closure) {
@@ -211,7 +212,39 @@ void FusedOptimizer::step_scaled(const GradScaling& scaling) {
     if (shard_) return shard_->step(scaling);
     for (const auto& group : param_groups_) step_group(group, scaling);
   };
+  if (uses_device_rates_) return step_all();  // a captured step must not look at the weights
   lost_steps_.watch(*this, step_all, scaling.found_inf);
+}
+
+void FusedOptimizer::use_device_rates(bool use) {
+  if (shard_ || !can_use_device_rates()) {
+    throw UsageError::conflict("StepGraph",
+                               shard_ ? "the state of the optimizer is divided among ranks"
+                                      : "the kernels of this optimizer keep their learning rate",
+                               "use Adam, AdamW or SGD of ladder/optim/, or steps without a graph");
+  }
+  uses_device_rates_ = use;
+  send_rates();
+}
+
+void FusedOptimizer::send_rates() {
+  const torch::NoGradGuard no_grad;
+  device_rates_.resize(param_groups_.size());
+  for (std::size_t i = 0; i < param_groups_.size(); ++i) {
+    if (param_groups_[i].params().empty()) continue;
+    auto& [tensor, sent] = device_rates_[i];
+    const double rate = param_groups_[i].options().get_lr();
+    if (rate == sent) continue;
+    if (!tensor.defined()) tensor = no_steps(param_groups_[i].params().front());
+    tensor.fill_(rate);
+    sent = rate;
+  }
+}
+
+const torch::Tensor* FusedOptimizer::device_rate(
+    const torch::optim::OptimizerParamGroup& group) const {
+  if (!uses_device_rates_) return nullptr;
+  return &device_rates_[static_cast<std::size_t>(&group - param_groups_.data())].tensor;
 }
 
 void FusedOptimizer::consolidate_state_dict() {
@@ -291,6 +324,7 @@ std::function<void()> FusedOptimizer::plan_load(const torch::nn::Module& module,
       param_groups_[i].set_options(std::move((*options)[i]));
     }
     state_ = std::move(*states);
+    ++replacements_;
     if (shard_) shard_->divide();
   };
 }

@@ -6,7 +6,9 @@
 #include <torch/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -116,6 +118,17 @@ class FusedOptimizer : public torch::optim::Optimizer {
   // is taken.
   void step_scaled(const GradScaling& scaling);
 
+  // For a step in a CUDA graph (graph/step_graph.h), whose kernels repeat the numbers of their
+  // capture: after use_device_rates(true) the kernels of Adam, AdamW and SGD read the learning
+  // rates from their device, in float32. send_rates sends those that have changed. Throws
+  // UsageError for another optimizer, and once a ZeroRedundancyOptimizer has divided the state.
+  void use_device_rates(bool use);
+  void send_rates();
+
+  // How often plan_load or add_param_group has replaced tensors or options: what a graph has of
+  // them is then out of date.
+  std::int64_t replacements() const { return replacements_; }
+
   // The state, under the names that `module`, wrapped or not, gives to the parameters. Shares
   // memory with the optimizer: the next step changes it. Throws UsageError if the module lacks one
   // of the parameters, and for a divided state before consolidate_state_dict().
@@ -160,6 +173,10 @@ class FusedOptimizer : public torch::optim::Optimizer {
   // The state of a parameter before its first step, by the names of OptimizerState; empty if it
   // never has one.
   virtual StateDict new_state(const Options& options, const torch::Tensor& parameter) const = 0;
+
+  // Whether step_group calls the kernel with device_rate(group), unless that is nullptr.
+  virtual bool can_use_device_rates() const { return false; }
+  const torch::Tensor* device_rate(const torch::optim::OptimizerParamGroup& group) const;
 
   // A count of steps, as the kernels take it: a float32 scalar.
   static torch::Tensor no_steps(const torch::Tensor& parameter) {
@@ -211,7 +228,15 @@ class FusedOptimizer : public torch::optim::Optimizer {
   States plan_states(const GroupNames& names, const std::vector<std::unique_ptr<Options>>& options,
                      StateDict tensors, std::string_view origin) const;
 
+  struct DeviceRate {
+    torch::Tensor tensor;
+    double sent = std::numeric_limits<double>::quiet_NaN();
+  };
+
   std::shared_ptr<Shard> shard_;  // null: all of it
+  bool uses_device_rates_ = false;
+  std::vector<DeviceRate> device_rates_;  // by group
+  std::int64_t replacements_ = 0;
   LostSteps lost_steps_;
 };
 

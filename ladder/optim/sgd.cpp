@@ -56,9 +56,13 @@ void SGD::step_parameters(const std::vector<torch::Tensor>& parameters,
     if (options.momentum == 0.0) continue;
     buffers.push_back(state_of(group, parameter).at("momentum_buffer"));
   }
-  at::_fused_sgd_(parameters, gradients, buffers, options.weight_decay, options.momentum,
-                  options.lr, options.dampening, options.nesterov, /*maximize=*/false,
-                  is_first_step, scaling.grad_scale, scaling.found_inf);
+  const auto call = [&](const auto& lr) {
+    at::_fused_sgd_(parameters, gradients, buffers, options.weight_decay, options.momentum, lr,
+                    options.dampening, options.nesterov, /*maximize=*/false, is_first_step,
+                    scaling.grad_scale, scaling.found_inf);
+  };
+  const auto* lr = device_rate(group);
+  lr != nullptr ? call(*lr) : call(options.lr);
 }
 
 std::unique_ptr<SGD::Options> SGD::options_from(const JsonReader& saved) const {

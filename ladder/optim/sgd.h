@@ -33,6 +33,7 @@ class SGD : public OptimizerOf<SgdOptions> {
  private:
   void step_group(const torch::optim::OptimizerParamGroup& group,
                   const GradScaling& scaling) override;
+  bool can_use_device_rates() const override { return true; }
   std::unique_ptr<Options> options_from(const JsonReader& saved) const override;
   StateDict new_state(const Options& options, const torch::Tensor& parameter) const override;
   void step_parameters(const std::vector<torch::Tensor>& parameters,
