@@ -8,6 +8,7 @@ namespace ladder {
 struct CounterMaskArguments {
   float* mask = nullptr;                 // [samples, elements]
   const long long* positions = nullptr;  // [samples]; null: first, first + step, ...
+  bool with_epochs = false;              // positions + 2^32 * epoch, and epoch is 0
   long long first = 0;
   long long step = 0;
   unsigned long long seed = 0;

@@ -141,8 +141,13 @@ torch::Tensor counter_mask(const torch::Tensor& input, const RandomKey& key,
   check_positions(input, key);
   if (input.is_cpu()) return counter_mask_cpu(input, key, options);
   if (input.numel() == 0) return empty_mask(input);
-  return can_fuse(input, key, options) ? fused_counter_mask(input, key, options)
-                                       : counter_mask_by_tensors(input, key, options);
+  if (!can_fuse(input, key, options)) return counter_mask_by_tensors(input, key, options);
+  if (key.positions.is_cpu()) return fused_counter_mask(input, key, options);
+#ifdef LADDER_CUDA
+  return counter_mask_cuda(input, key, options);
+#else
+  return counter_mask_by_tensors(input, key, options);
+#endif
 }
 
 }  // namespace ladder

@@ -12,7 +12,8 @@ extern "C" __global__ void counter_mask(ladder::CounterMaskArguments given) {
   for (unsigned sample = blockIdx.y; sample < given.samples; sample += gridDim.y) {
     const long long position =
         given.positions == nullptr ? given.first + sample * given.step : given.positions[sample];
-    unsigned word[4] = {given.epoch, static_cast<unsigned>(position), given.layer, block};
+    const unsigned epoch = given.with_epochs ? static_cast<unsigned>(position >> 32) : given.epoch;
+    unsigned word[4] = {epoch, static_cast<unsigned>(position), given.layer, block};
     unsigned key0 = static_cast<unsigned>(given.seed);
     unsigned key1 = static_cast<unsigned>(given.seed >> 32);
     for (int round = 0; round < ladder::kPhiloxRounds; ++round) {

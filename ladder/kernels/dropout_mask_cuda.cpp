@@ -44,11 +44,14 @@ CounterMaskArguments counter_mask_arguments(const torch::Tensor& mask, const Ran
   static_assert(sizeof(long long) == sizeof(std::int64_t));
   TORCH_CHECK(key.positions.is_contiguous());
   const auto layout = sample_layout(mask);
+  const bool on_gpu = !key.positions.is_cpu();
   const std::span positions(static_cast<const long long*>(key.positions.const_data_ptr()),
-                            static_cast<std::size_t>(key.positions.numel()));
+                            on_gpu ? 0 : static_cast<std::size_t>(key.positions.numel()));
   const long long step = positions.size() < 2 ? 0 : positions[1] - positions[0];
+  const bool computes = !on_gpu && are_equally_far_apart(positions, step);
   return {.mask = mask.mutable_data_ptr<float>(),
-          .positions = are_equally_far_apart(positions, step) ? nullptr : positions.data(),
+          .positions = computes ? nullptr : positions.data(),
+          .with_epochs = on_gpu,
           .first = positions.empty() ? 0 : positions[0],
           .step = step,
           .seed = key.seed,

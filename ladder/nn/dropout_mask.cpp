@@ -73,11 +73,12 @@ torch::Tensor counter_mask_by_tensors(const torch::Tensor& input, const RandomKe
   const std::int64_t elements = samples == 0 ? 0 : input.numel() / samples;
   const auto long_on_device = torch::TensorOptions().dtype(torch::kInt64).device(input.device());
   const auto blocks = torch::arange((elements + 3) / 4, long_on_device).unsqueeze(0);
-  const auto positions = send_to_device(key.positions, input.device()).unsqueeze(1) & kWordMask;
+  const auto positions = send_to_device(key.positions, input.device()).unsqueeze(1);
   const auto zeros = torch::zeros({samples, (elements + 3) / 4}, long_on_device);
+  const auto epochs = key.positions.is_cpu() ? zeros + (key.epoch & kWordMask)
+                                             : zeros + (at::__rshift__(positions, 32) & kWordMask);
   const auto words = philox_by_tensors(
-      {zeros + (key.epoch & kWordMask), zeros + positions, zeros + options.layer, zeros + blocks},
-      key.seed);
+      {epochs, zeros + (positions & kWordMask), zeros + options.layer, zeros + blocks}, key.seed);
   const auto drawn = torch::cat({words[0], words[1], words[2], words[3]}, 1).narrow(1, 0, elements);
   const auto kept = drawn >= static_cast<std::int64_t>(drop_threshold(options));
   return empty_mask(input).copy_(

@@ -11,7 +11,7 @@ namespace ladder {
 struct RandomKey {
   std::uint64_t seed = 0;   // of the run
   std::int64_t epoch = 0;   // counts from 0
-  torch::Tensor positions;  // int64 [N] on the CPU: position of each sample in the epoch's order
+  torch::Tensor positions;  // int64 [N]: places in the epoch's order; on a GPU, + 2^32 * epoch
 };
 
 struct DropoutMaskOptions {

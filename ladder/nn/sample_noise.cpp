@@ -8,6 +8,7 @@
 #include <numbers>
 #include <vector>
 
+#include "ladder/core/error.h"
 #include "ladder/core/philox.h"
 #include "ladder/nn/random_scope.h"
 
@@ -22,6 +23,10 @@ constexpr double kWordStep = 0x1p-32;
 
 torch::Tensor sample_noise(torch::IntArrayRef shape, std::uint32_t stream) {
   const auto& key = RandomScope::current();
+  if (!key.positions.is_cpu()) {
+    throw UsageError::conflict("sample_noise", "a captured step repeats the numbers of its capture",
+                               "draw the noise before graph.run, as an input of the batch");
+  }
   const auto positions = key.positions.contiguous();
   std::vector<std::int64_t> sizes = {positions.size(0)};
   sizes.insert(sizes.end(), shape.begin(), shape.end());

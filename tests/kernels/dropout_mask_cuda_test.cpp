@@ -34,10 +34,7 @@ namespace ladder {
 namespace {
 
 // counter_mask as a GPU runs it, one thread after the other.
-torch::Tensor mask_by_kernel(const torch::Tensor& input, const RandomKey& key,
-                             const DropoutMaskOptions& options) {
-  const auto mask = empty_mask(input).fill_(-1.0);
-  const auto arguments = counter_mask_arguments(mask, key, options);
+void run_kernel(const CounterMaskArguments& arguments) {
   const auto [x, y] = counter_mask_blocks(arguments);
   blockDim = {.x = kCounterMaskThreads, .y = 1};
   gridDim = {.x = x, .y = std::min(y, 2U)};  // less than there are samples
@@ -46,6 +43,12 @@ torch::Tensor mask_by_kernel(const torch::Tensor& input, const RandomKey& key,
       for (threadIdx.x = 0; threadIdx.x < blockDim.x; ++threadIdx.x) ::counter_mask(arguments);
     }
   }
+}
+
+torch::Tensor mask_by_kernel(const torch::Tensor& input, const RandomKey& key,
+                             const DropoutMaskOptions& options) {
+  const auto mask = empty_mask(input).fill_(-1.0);
+  run_kernel(counter_mask_arguments(mask, key, options));
   return mask;
 }
 
@@ -83,6 +86,18 @@ TEST(CounterMaskKernel, TakesEqualStepsWithoutTheirPositions) {
   };
   EXPECT_FALSE(copied({64, 65, 66}) || copied({1, 3, 5}) || copied({7}));
   EXPECT_TRUE(copied({64, 65, 67}) && copied({1, 2, 1}));
+}
+
+// In a captured step positions are on the GPU, with their epoch.
+TEST(CounterMaskKernel, TakesEpochsWithPositions) {
+  const RandomKey key{42, 3, torch::tensor({9, 4, 4294967290, 0})};
+  const auto input = torch::empty({4, 50});
+  const auto joined = key.positions + (key.epoch << 32);
+  const auto mask = empty_mask(input);
+  auto arguments = counter_mask_arguments(mask, {key.seed, 0, joined}, {});
+  arguments.with_epochs = true;
+  run_kernel(arguments);
+  EXPECT_TRUE(torch::equal(mask, counter_mask(input, key, {})));
 }
 
 #ifdef LADDER_CUDA
