@@ -25,6 +25,7 @@ class Call {
  public:
   Call(std::string name, const at::Tensor& input)
       : name_(std::move(name)), input_(input), x_(host_view(input).to(statistics_type(input))) {
+    TORCH_CHECK(!is_captured(), "fake_cuda: ", name_, " in a graph");
     count_kernel(name_, input.device());
   }
 

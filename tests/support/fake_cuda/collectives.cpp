@@ -49,6 +49,7 @@ void add_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
 }
 
 void run(const c10::OperatorHandle& op, c10::Stack* stack) {
+  refuse_in_capture();  // Gloo waits for the device
   // The first argument: what the collective writes, but for sends.
   std::vector<at::Tensor> result;
   add_tensors((*stack)[stack->size() - op.schema().arguments().size()], result);

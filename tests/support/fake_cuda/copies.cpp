@@ -87,6 +87,7 @@ void copy_with_host(const at::Tensor& to, const at::Tensor& from, bool non_block
   const auto& host = to_device ? from : to;
   const bool pinned = is_plain_and_pinned(host, to_device ? to : from);
   const auto device = (to_device ? to : from).device().index();
+  if (!to_device || !pinned || !non_blocking) refuse_in_capture();
   const std::string kind = std::string(to_device ? "to_device." : "to_host.") +
                            (pinned ? "pinned." : "pageable.") +
                            (non_blocking ? "non_blocking" : "blocking");
@@ -110,6 +111,10 @@ void copy_with_host(const at::Tensor& to, const at::Tensor& from, bool non_block
 void copy_tensor(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
   const at::AutoDispatchBelowADInplaceOrView below;
   if (to.numel() == 0) return;
+  if (is_captured()) {
+    before_write(to);
+    record([to = alias_of(to), from = alias_of(from)] { host_view(to).copy_(host_view(from)); });
+  }
   if (!is_on_gpu(from) || !is_on_gpu(to)) return copy_with_host(to, from, non_blocking);
   if (to.device() == from.device()) {
     count_kernel("aten::copy_", to.device());
@@ -136,6 +141,7 @@ void synchronize(const std::string& cause, c10::DeviceIndex device) {
 }
 
 void synchronize(const std::string& cause, c10::DeviceIndex device, std::uint64_t mark) {
+  refuse_in_capture();
   count_sync(cause);
   finish_copies(device, mark);
 }

@@ -55,6 +55,7 @@ const struct AtExit {
 }  // namespace
 
 void count_kernel(const std::string& name, c10::Device device) {
+  if (is_captured() || is_replayed()) return;
   const std::lock_guard lock(counters().mutex);
   ++counters().counts.devices[device.str()];
   ++counters().counts.kernels[name];

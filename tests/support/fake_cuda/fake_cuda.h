@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,6 +26,9 @@
 // Copies:    A non-blocking copy to the host arrives at the next synchronisation: until then the
 //            host reads poison (NaN, or 0xA5 in each byte). A non-blocking copy from pinned memory
 //            fails at the next synchronisation if the host has changed the source since.
+// Graphs:    A capture records the operators and then undoes what they wrote; a replay runs them on
+//            the same memory, and counts as one kernel. A wait, or a copy of the host's memory but
+//            from pinned, fails in a capture.
 // Counts:    Kernels by operator, copies by kind, synchronisations by cause.
 //
 // What it does not have: streams that run side by side, NCCL, cuDNN, TF32, the rounding of a GPU.
@@ -73,6 +77,18 @@ std::uint64_t copies_so_far();
 // ---- operators.cpp
 // Any operator, by the CPU's kernel on views of the same bytes.
 void run_on_cpu(const c10::OperatorHandle& op, c10::Stack* stack);
+
+// ---- graphs.cpp
+bool is_captured();  // whether a capture is in progress
+bool is_replayed();
+// Records work of a capture. `written`: what it writes; the graph keeps its memory.
+void record(std::function<void()> work);
+void before_write(const at::Tensor& t);     // in a capture: keeps the bytes, to undo the write
+void made_in_capture(const at::Tensor& t);  // its bytes are lost at the end of a capture
+// `t` as it is now, on the same memory.
+at::Tensor alias_of(const at::Tensor& t);
+// Fails in a capture.
+void refuse_in_capture();
 
 // ---- counters.cpp
 void count_kernel(const std::string& name, c10::Device device);

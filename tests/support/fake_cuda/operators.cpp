@@ -69,6 +69,7 @@ class Call {
     if (has_tensors_ && t.device() != device_) stranger_ = t.device();
     has_tensors_ = true;
     device_ = t.device();
+    if (is_captured()) before_write(t);
     if (product_ && has_16_bits(t)) {
       narrow_ = t.scalar_type();
       seen_.emplace_back(t, host_view(t).to(at::kFloat));
@@ -210,10 +211,67 @@ std::unique_ptr<LentGenerator> set_generator(const c10::OperatorHandle& op, c10:
   return std::make_unique<LentGenerator>(device);
 }
 
+// The values with aliases of their tensors of the device.
+std::vector<c10::IValue> aliases_of(c10::Stack::const_iterator begin,
+                                    c10::Stack::const_iterator end) {
+  std::vector<c10::IValue> all;
+  for (auto value = begin; value != end; ++value) {
+    if (value->isTensor()) {
+      all.emplace_back(alias_of(value->toTensor()));
+    } else if (value->isTensorList()) {
+      c10::List<at::Tensor> list;
+      for (const at::Tensor& t : value->toTensorVector()) list.push_back(alias_of(t));
+      all.emplace_back(list);
+    } else if (value->isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (const auto& t : value->toOptionalTensorVector()) {
+        list.push_back(t ? std::optional(alias_of(*t)) : t);
+      }
+      all.emplace_back(list);
+    } else {
+      all.push_back(*value);
+    }
+  }
+  return all;
+}
+
+std::vector<at::Tensor> tensors_of(const std::vector<c10::IValue>& values) {
+  std::vector<at::Tensor> all;
+  for (const auto& value : values) {
+    if (value.isTensor()) all.push_back(value.toTensor());
+    if (value.isTensorList()) {
+      for (const at::Tensor& t : value.toTensorVector()) all.push_back(t);
+    }
+  }
+  return all;
+}
+
+// A call of the operator as a replay makes it: the results go to the memory of those of the
+// capture.
+void record_call(const c10::OperatorHandle& op, std::vector<c10::IValue> arguments,
+                 const c10::Stack& stack) {
+  const auto results = tensors_of(aliases_of(
+      stack.end() - static_cast<std::ptrdiff_t>(op.schema().returns().size()), stack.end()));
+  for (const auto& result : results) made_in_capture(result);
+  record([op, arguments = std::move(arguments), results] {
+    c10::Stack again = arguments;
+    run_on_cpu(op, &again);
+    const auto made = tensors_of(again);
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      if (!is_on_gpu(made[i]) || made[i].storage().data() == results[i].storage().data()) continue;
+      if (made[i].numel() > 0) host_view(results[i]).copy_(host_view(made[i]));
+    }
+  });
+}
+
 }  // namespace
 
 void run_on_cpu(const c10::OperatorHandle& op, c10::Stack* stack) {
   const at::AutoDispatchBelowAutograd below;
+  const auto arguments_begin =
+      stack->end() - static_cast<std::ptrdiff_t>(op.schema().arguments().size());
+  std::vector<c10::IValue> recorded;
+  if (is_captured()) recorded = aliases_of(arguments_begin, stack->end());
   const auto& name = op.operator_name();
   Call call(op);
   const std::size_t first = stack->size() - op.schema().arguments().size();
@@ -237,6 +295,7 @@ void run_on_cpu(const c10::OperatorHandle& op, c10::Stack* stack) {
       value = list;
     }
   }
+  if (is_captured()) record_call(op, std::move(recorded), *stack);
 }
 
 namespace {
