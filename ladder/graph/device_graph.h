@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+
+namespace ladder {
+
+// The work that a GPU is given between construction and end(), on the current stream: it is
+// recorded instead of run, and each replay() runs it again, as one launch, with the same addresses
+// and numbers.
+//
+// By way of the dispatcher, as ladder::graph_begin and so on, so that the build needs no CUDA. With
+// CUDA it is an at::cuda::CUDAGraph, whose memory stays reserved while it lives.
+//
+// Throws c10::Error, or lets the operator throw it, for what CUDA cannot capture.
+class DeviceGraph {
+ public:
+  // The current stream must not be the default one.
+  explicit DeviceGraph(const torch::Device& device);
+  ~DeviceGraph();
+  DeviceGraph(const DeviceGraph&) = delete;
+  DeviceGraph& operator=(const DeviceGraph&) = delete;
+
+  void end();
+  void replay() const;  // on the current stream
+
+ private:
+  torch::Tensor on_;  // on the device: the dispatcher chooses by it
+  std::int64_t graph_;
+  bool captures_ = true;
+};
+
+}  // namespace ladder
