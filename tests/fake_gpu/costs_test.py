@@ -16,7 +16,7 @@ import pytest
 from tests.support.fake_gpu import (Costs, costs_of, costs_per_step, gpu, gpu_ranks, in_precision,
                                     replicas, single)
 from tests.support.programs import temporary_folder
-from tests.support.ways import (STAGE0, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6, Way,
+from tests.support.ways import (CUDA_GRAPH, STAGE0, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6, Way,
                                 ignore_accelerate_configuration)
 
 FOLDER = temporary_folder("costs")
@@ -63,6 +63,9 @@ ROWS = {
     "stage0 convnet": Row(single(), CONVNET, Numbers(38)),
     "stage0 basicnet, pinned": Row(single(), ("--pin-memory",), Numbers(43)),
     "stage0 basicnet, shifted": Row(single(), ("--augment", "shift"), Numbers(61)),
+    "cuda_graph basicnet": Row(single(CUDA_GRAPH), (), Numbers(11)),
+    "cuda_graph convnet": Row(single(CUDA_GRAPH), CONVNET, Numbers(11)),
+    "cuda_graph basicnet, pinned": Row(single(CUDA_GRAPH), ("--pin-memory",), Numbers(2)),
     "stage1 basicnet on 0,1": Row(replicas("0,1"), (), Numbers(100, between=5)),
     "stage1 convnet on 0,1": Row(replicas("0,1"), CONVNET, Numbers(93, between=6)),
     "stage1 basicnet on 0,cpu": Row(replicas("0,cpu"), (), Numbers(61, syncs=5, pageable=5)),

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.fake_gpu import gpu_ranks, in_precision, replicas, single, train_and_count
 from tests.support.programs import temporary_folder
-from tests.support.ways import (PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6,
+from tests.support.ways import (CUDA_GRAPH, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6,
                                 ZERO_REDUNDANCY, Run, Way, alone, distance,
                                 ignore_accelerate_configuration, require_equal_weights, small,
                                 spawned, train)
@@ -90,6 +90,7 @@ def of_one_process() -> list[Row]:
             Row(STAGE0, "cuda:1", single(device="cuda:1"), recipe, same=single(),
                 expected={"device": "cuda:1"}),
             Row(STAGE1, "0", replicas("0"), recipe, same=single()),
+            Row(CUDA_GRAPH, "cuda", single(CUDA_GRAPH), recipe, expected={"replayed_steps": 3}),
             *(Row(STAGE1, devices, replicas(devices), recipe, **two)
               for devices in ("0,1", "1,0", "0,0", "0,cpu", "cpu,1"))]
     rows += [Row(STAGE1, f"{devices} to {output}", replicas(devices, "--output-device", output),

@@ -13,6 +13,7 @@ STAGE0, STAGE1, STAGE2 = "stage0_single_gpu", "stage1_data_parallel", "stage2_dd
 STAGE3, STAGE4 = "stage3_ddp_torchrun", "stage4_ddp_amp"
 STAGE5, STAGE6 = "stage5_accelerator", "stage6_trainer"
 ZERO_REDUNDANCY, PIPELINE, FULLY_SHARDED = "zero_redundancy", "pipeline", "fully_sharded"
+CUDA_GRAPH = "cuda_graph"
 
 OF_SHARED = {"backend": "gloo", "world_size": 2}
 
@@ -80,6 +81,10 @@ def of_fp32(setup: Setup) -> list[Training]:
         Training("stage0_again", [STAGE0, *setup.at], same="stage0"),
         Training("stage0_pinned", [STAGE0, "--pin-memory", "--num-workers", "2", *setup.at],
                  same="stage0"),
+        Training("cuda_graph", [CUDA_GRAPH, *setup.at], near="stage0"),
+        Training("cuda_graph_again", [CUDA_GRAPH, *setup.at], same="cuda_graph", repeats="stage0"),
+        Training("cuda_graph_pinned", [CUDA_GRAPH, "--pin-memory", "--num-workers", "2", *setup.at],
+                 same="cuda_graph", repeats="stage0"),
         Training("stage1_one", [STAGE1, "--device-ids", replica], same="stage0"),
         Training("stage1_replicas", [STAGE1, "--device-ids", f"{replica},{replica}"],
                  near="stage0"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.programs import BIN, TORCHRUN
-from tests.support.ways import STAGE0, STAGE1, STAGE3, STAGE4, STAGE6, Run, Way, train
+from tests.support.ways import CUDA_GRAPH, STAGE0, STAGE1, STAGE3, STAGE4, STAGE6, Run, Way, train
 
 LIBRARY = BIN / "libfake_cuda.so"
 GLOO = ("--backend", "gloo")  # this build has no NCCL
@@ -31,7 +31,8 @@ def gpu_ranks(program: Path, world: int = 2, device: str = "cuda") -> Way:
 
 
 def single(stage: Path = STAGE0, device: str = "cuda") -> Way:
-    return gpu(stage, "--device", device, *(() if stage == STAGE0 else ("--nprocs", 1)))
+    ranks = () if stage in (STAGE0, CUDA_GRAPH) else ("--nprocs", 1)
+    return gpu(stage, "--device", device, *ranks)
 
 
 def replicas(devices: str, *flags: object) -> Way:

@@ -27,6 +27,7 @@ STAGE6 = BIN / "stage6_trainer"  # as stage 5
 ZERO_REDUNDANCY = BIN / "zero_redundancy"  # as stage 2
 PIPELINE = BIN / "pipeline"
 FULLY_SHARDED = BIN / "fully_sharded"  # as stage 2
+CUDA_GRAPH = BIN / "cuda_graph"  # as stage 0
 ACCELERATE = ROOT / ".venv" / "bin" / "accelerate"
 CONFIG = ROOT / "tests" / "support" / "accelerate_config.yaml"  # as `accelerate config` writes it
 BY_HAND = ROOT / "scripts" / "by_hand.sh"

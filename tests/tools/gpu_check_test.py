@@ -15,7 +15,7 @@ from tests.support.programs import ROOT, Launched, Result, launch, poll_until
 
 STUBS = ROOT / "tests/support/stubs/gpu"
 STAGES = [*(path.name for path in ROOT.glob("stage[0-9]_*")), "zero_redundancy",
-          "pipeline", "fully_sharded"]
+          "pipeline", "fully_sharded", "cuda_graph"]
 
 
 class Checkout:
