@@ -69,6 +69,8 @@ std::vector<std::pair<std::string, std::string>> own_versions() {
 
 bool is_stack(const SingleOptions& options) { return options.recipe.name == "stack"; }
 
+bool has_network(const SingleOptions& options) { return !options.recipe.network.empty(); }
+
 constexpr Rule<SingleOptions> kSingleRules[] = {
     {"--fingerprint",
      [](const SingleOptions& o) { return o.monitor.fingerprint != 0 && o.record.metrics.empty(); },
@@ -76,6 +78,8 @@ constexpr Rule<SingleOptions> kSingleRules[] = {
      "add --metrics run.jsonl: the fingerprint goes to run.rank0.jsonl"},
     {"--depth", [](const SingleOptions& o) { return o.recipe.depth && !is_stack(o); },
      "this network has layers of its own", "add --recipe stack"},
+    {"--width", [](const SingleOptions& o) { return o.recipe.width != 1 && has_network(o); },
+     "the network of a file has a width of its own", "omit --width or --network"},
     {"--data-root",
      [](const SingleOptions& o) { return is_stack(o) && o.data.root != MNIST_DATA_ROOT; },
      "the images of --recipe stack are those of a formula", "omit it"},
@@ -123,8 +127,12 @@ constexpr Rule<FullyShardedRunOptions> kFullyShardedRules[] = {
      [](const FullyShardedRunOptions& o) { return o.replicate.check_replicas > 0; },
      "there are no replicas: each rank has other parameters", "omit --check-replicas"},
 };
-constexpr Rule<PipelineRunOptions> kPipelineRules[] = {kNoMicroBatches<PipelineRunOptions>,
-                                                       kMasksByPosition<PipelineRunOptions>};
+constexpr Rule<PipelineRunOptions> kPipelineRules[] = {
+    kNoMicroBatches<PipelineRunOptions>,
+    kMasksByPosition<PipelineRunOptions>,
+    {"--network", [](const PipelineRunOptions& o) { return has_network(o); },
+     "a network of a file has no layers to divide", "omit it"},
+};
 
 constexpr const char* kAmpPath = "ddp_checkpoint.safetensors";
 

@@ -51,10 +51,11 @@ template <typename Options>
 constexpr ladder::Rule<Options> kMasksByPosition = {
     "--sums exact",
     [](const Options& o) {
-      return in_micro_batches(o) && o.recipe.name == "basicnet" &&
-             o.recipe.math == Math::kReference;
+      const bool is_reference = o.recipe.name == "basicnet" && o.recipe.math == Math::kReference;
+      return in_micro_batches(o) && (is_reference || !o.recipe.network.empty());
     },
-    "with --math reference the dropout masks depend on the number of ranks", "add --math fast"};
+    "with --math reference and with --network the dropout masks depend on the number of ranks",
+    "add --math fast, without --network"};
 
 inline void apply_presets(Flags& /*flags*/, SingleOptions& /*options*/, CommandTexts& /*texts*/) {}
 inline void share_settings(SingleOptions& /*options*/) {}

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "bridges/exported_program/exported_module.h"
 #include "ladder/data/random_shift.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/schedules.h"
@@ -28,6 +29,7 @@ Recipe::Recipe(const RecipeOptions& options, int world_size) : options_(with_def
 }
 
 std::shared_ptr<Model> Recipe::make_model() const {
+  if (!options_.network.empty()) return std::make_shared<ExportedModule>(options_.network);
   NetworkOptions network{.head = head(), .math = math(), .width = options_.width};
   if (name() == "convnet") return make_conv_net(network);
   if (name() == "basicnet") return make_basic_net(network);

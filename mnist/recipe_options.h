@@ -35,6 +35,7 @@ struct RecipeOptions {
   Math math = Math::kFast;
   std::int64_t width = 1;             // channel multiplier; 1 to kLargestWidth
   std::optional<std::int64_t> depth;  // layers of stack, and of no other; 1 to kLargestDepth
+  std::string network;                // .pt2 file of export_network.py; empty = the recipe's
 };
 
 // `options`, with the recipe's defaults where the user chose nothing: those of basicnet, unless the
@@ -74,6 +75,9 @@ inline constexpr ladder::Option<R> kRecipe[] = {
     ladder::option<&R::width>(kWeights, "width", "N", "channel multiplier", {1.0, kLargestWidth}),
     ladder::option<&R::depth>(kWeights, "depth", "N", "layers of the stack [8]",
                               {1.0, kLargestDepth}),
+    ladder::option<&R::network>(kWeights, "network", "PATH",
+                                "network from Python, a file of export_network.py [the recipe's]",
+                                {.role = ladder::PathRole::kRead}),
     ladder::option<&R::normalize>(kWeights, "normalize", "",
                                   "subtract mean 0.1307, divide by 0.3081 [yes; convnet: no]"),
     ladder::option<&R::math>(kWeights, "math", "fast|reference",

@@ -305,17 +305,21 @@ TEST(CommandLine, NoOutputWritesOverAnotherFileOfTheRun) {
 }
 
 TEST(CommandLine, RefusesWhatHasNoEffectTogether) {
-  expect_refused({{"--epochs 2 -e 3", "--epochs: At Most 1 required but received 2; hint: give"},
-                  {"--trace nowhere/a.json", "nowhere"},
-                  {"--depth 8", "--depth: this network has layers of its own; hint: add --recipe"},
-                  {"--recipe stack --data-root /tmp", "--data-root: the images of --recipe stack"},
-                  {"--fingerprint 1", "--fingerprint: expected --metrics PATH.jsonl"}});
+  expect_refused(
+      {{"--epochs 2 -e 3", "--epochs: At Most 1 required but received 2; hint: give"},
+       {"--trace nowhere/a.json", "nowhere"},
+       {"--depth 8", "--depth: this network has layers of its own; hint: add --recipe"},
+       {"--width 2 --network n.pt2", "--width: the network of a file has a width of its"},
+       {"--recipe stack --data-root /tmp", "--data-root: the images of --recipe stack"},
+       {"--fingerprint 1", "--fingerprint: expected --metrics PATH.jsonl"}});
   EXPECT_EQ(options("--recipe stack").recipe.depth, 8);
   EXPECT_EQ(options("--recipe stack --depth 2").recipe.depth, 2);
   EXPECT_EQ(options("--fingerprint 1 --metrics a.jsonl").monitor.fingerprint_beside, "a.jsonl");
   expect_refused<AmpOptions>({{"--scale-lr linear", "hint: add --batch-mode per-device"}});
   expect_refused<FullyShardedRunOptions>(
       {{"--check-replicas 2", "--check-replicas: there are no replicas: each rank has other"}});
+  expect_refused<PipelineRunOptions>(
+      {{"--network n.pt2", "--network: a network of a file has no"}});
   expect_refused<ReplicaOptions>(
       {{"--device cpu --device-ids 0", "--device-ids: --device names devices already"}});
   expect_refused<TrainerRunOptions>(
