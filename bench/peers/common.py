@@ -463,12 +463,13 @@ class Epoch:
     number: int  # from 1
     steps: int = 0
     samples: int = 0
-    loss_sum: float = 0.0  # over the samples; until the epoch ends, over this rank's
+    # Over the samples; until the epoch ends, over this rank's, and on a GPU a tensor there.
+    loss_sum: float | Tensor = 0.0
     seconds: float = 0.0
 
     @property
     def train_loss(self) -> float:
-        return self.loss_sum / self.samples
+        return float(self.loss_sum) / self.samples
 
 
 WARM_UP_STEPS = 20  # in which libraries choose kernels and memory is fetched
@@ -526,7 +527,7 @@ class Record:
 
     def end_epoch(self) -> None:
         epoch = self.done[-1]
-        epoch.loss_sum = self.world.sum(epoch.loss_sum)
+        epoch.loss_sum = self.world.sum(float(epoch.loss_sum))
         epoch.seconds = time.perf_counter() - self.epoch_start
         self.metrics.write("epoch", epoch=epoch.number, steps=epoch.steps, samples=epoch.samples,
                            train_loss=epoch.train_loss, seconds=epoch.seconds)
@@ -544,7 +545,11 @@ class Record:
             positions = range(epoch.samples, epoch.samples + size)
         epoch.steps += 1
         epoch.samples += size
-        epoch.loss_sum += loss.item() * (size / self.world.size)
+        if self.device.startswith("cuda"):  # which must not be waited for in each step
+            value = loss.detach().double() if isinstance(loss, Tensor) else loss
+        else:
+            value = loss.item()
+        epoch.loss_sum = epoch.loss_sum + value * (size / self.world.size)
         self.first_step_at = self.first_step_at or time.monotonic()
         if self.steps == WARM_UP_STEPS:
             before = sum(epoch.seconds for epoch in self.done)  # 0 in the epoch under way

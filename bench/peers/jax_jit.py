@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""JAX beside stage 0: the same recipes, compiled by XLA for the CPU.
+"""JAX beside stage 0: the same recipes, compiled by XLA for the CPU or a GPU.
 
     .venv/bin/python bench/peers/jax_jit.py
 
 One function of jax.jit gathers a batch from images in memory and updates weights and optimizer
-state in place. It is compiled in the first step of each batch size. Convolutions are products with
-shifted images, which train faster on a CPU than XLA's own. Initial weights and the order of an
-epoch are PyTorch's, dropout masks are JAX's. Exit code 77 if JAX is missing.
+state in place. It is compiled in the first step of each batch size. On a CPU convolutions are
+products with shifted images, which train faster there than XLA's own. Initial weights and the order
+of an epoch are PyTorch's, dropout masks are JAX's. Exit code 77 if JAX is missing, or on a machine
+with a GPU its part for CUDA, which `pip install 'jax[cuda13]'` adds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from common import Record, evaluate, make_datasets, make_parser, parse_options, save_weights
+from common import (
+    Record,
+    choose_device,
+    evaluate,
+    make_datasets,
+    make_parser,
+    parse_options,
+    save_weights,
+)
 from single import make_model
 from tuned import NOT_AVAILABLE, in_memory
 
@@ -39,6 +48,10 @@ NHWC = (-1, 28, 28, 1)
 def convolution(x: Array, weights: Tree, name: str, padding: int = 0) -> Array:
     """`x` is NHWC, the weight OIHW."""
     kernel = weights[f"{name}.weight"].transpose(2, 3, 1, 0)
+    if jax.default_backend() != "cpu":
+        whole = jax.lax.conv_general_dilated(x, kernel, (1, 1), [(padding, padding)] * 2,
+                                             dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return whole + weights[f"{name}.bias"]
     x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     size, edge = len(kernel), x.shape[1] - len(kernel) + 1
     shifted = [x[:, i : i + edge, j : j + edge] for i in range(size) for j in range(size)]
@@ -111,8 +124,12 @@ def make_train(options: argparse.Namespace, optimizer: optax.GradientTransformat
     return train
 
 
+def on_cpu(array: Array) -> torch.Tensor:
+    return torch.from_dlpack(array).cpu()
+
+
 def run(options: argparse.Namespace) -> None:
-    record = Record("peer_jax", options)
+    record = Record("peer_jax", options, device=choose_device(options))
     data, test_data = (in_memory(part, torch.device("cpu")) for part in make_datasets(options))
     arrays = jnp.array(data[0].reshape(NHWC)), jnp.array(data[1])
     network = make_model(options)
@@ -129,8 +146,8 @@ def run(options: argparse.Namespace) -> None:
             if record.enough:
                 break
     predict = jax.jit(lambda *both: jax.nn.log_softmax(NETWORKS[options.recipe](*both, None)[0]))
-    network.forward = lambda x: torch.from_dlpack(predict(weights, x.reshape(NHWC).numpy()))
-    network.load_state_dict(jax.tree.map(torch.from_dlpack, weights), strict=False)
+    network.forward = lambda x: on_cpu(predict(weights, x.reshape(NHWC).numpy()))
+    network.load_state_dict(jax.tree.map(on_cpu, weights), strict=False)
     test = None
     if not options.steps:
         record.begin_testing()
@@ -141,8 +158,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    options = parse_options(make_parser("JAX beside stage 0: one process, compiled for the CPU."))
-    os.environ |= {"NPROC": str(options.threads), "JAX_PLATFORMS": "cpu"}  # read at the first array
+    options = parse_options(make_parser("JAX beside stage 0: one process, compiled by XLA."))
+    # Read at the first array.
+    os.environ |= {"NPROC": str(options.threads), "JAX_PLATFORMS": choose_device(options).type}
+    try:
+        jax.devices()
+    except RuntimeError as failure:
+        print(f"error: {failure}; hint: pip install 'jax[cuda13]', or --device cpu", file=sys.stderr)
+        sys.exit(NOT_AVAILABLE)
     run(options)
 
 

@@ -79,6 +79,7 @@ def run(
     options: argparse.Namespace,
     stage: str = "peer_single",
     wrap: Callable[[nn.Module], nn.Module] = lambda network: network,
+    train: Callable[..., None] = train_epoch,
     **more: float,
 ) -> None:
     """`more` are further numbers for the result, by name."""
@@ -90,7 +91,7 @@ def run(
     optimizer = make_optimizer(options, network)
     for epoch in record.epochs():
         data.sampler.set_epoch(epoch - 1)
-        train_epoch(model, network, data, optimizer, device, record)
+        train(model, network, data, optimizer, device, record)
     test = None
     if not options.steps:
         record.begin_testing()

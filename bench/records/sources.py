@@ -29,8 +29,9 @@ PYTHON = {"python_single": "single.py", "python_data_parallel": "data_parallel.p
           "python_ddp_spawn": "ddp.py", "python_ddp_torchrun": "ddp.py", "python_ddp_amp": "ddp.py",
           "python_accelerate": "accelerated.py", "python_trainer": "trainer.py",
           "python_zero_redundancy": "zero_redundancy.py", "python_pipeline": "pipeline.py",
-          "python_fully_sharded": "fully_sharded.py",
+          "python_fully_sharded": "fully_sharded.py", "python_cuda_graph": "cuda_graph.py",
           "python_tuned": "tuned.py", "python_tuned_compile": "tuned.py",
+          "python_tuned_graph": "tuned.py", "python_tuned_compile_graph": "tuned.py",
           "python_jax": "jax_jit.py", "python_fabric": "fabric.py",
           "python_lightning": "lightning_trainer.py"}
 FLAGS = "compiler flags"

@@ -14,11 +14,12 @@ STAGES, TWINS, IDEAS = zip(  # a stage, its twin, and what is new in them
     ("stage6_trainer", "python_trainer", "Trainer"),
 )
 BEYOND = {"zero_redundancy": "python_zero_redundancy", "pipeline": "python_pipeline",  # and twins
-          "fully_sharded": "python_fully_sharded"}
+          "fully_sharded": "python_fully_sharded", "cuda_graph": "python_cuda_graph"}
 USUAL = "libtorch_usual"  # LibTorch as its tutorials use it
 # No stages and no twins: each with the number of the stage that it resembles.
 OPPONENTS = {USUAL: 0, "python_jax": 0, "python_fabric": 5, "python_lightning": 6}
-TUNED = ("python_tuned", "python_tuned_compile")  # no twins: Python tuned for speed
+TUNED = ("python_tuned", "python_tuned_compile",  # no twins: Python tuned for speed
+         "python_tuned_graph", "python_tuned_compile_graph")
 
 TEST_IMAGES = 10_000
 # Recipes of the claims alone: they are no section of the page.

@@ -28,17 +28,20 @@ constexpr std::array<const char*, 7> kStages = {
     "stage0_single_gpu", "stage1_data_parallel", "stage2_ddp_spawn", "stage3_ddp_torchrun",
     "stage4_ddp_amp",    "stage5_accelerator",   "stage6_trainer"};
 // The programs of beyond/, counted behind the stages.
-constexpr std::array<const char*, 3> kBeyond = {"zero_redundancy", "pipeline", "fully_sharded"};
-constexpr std::array<const char*, 10> kTwins = {
+constexpr std::array<const char*, 4> kBeyond = {"zero_redundancy", "pipeline", "fully_sharded",
+                                                "cuda_graph"};
+constexpr std::array<const char*, 11> kTwins = {
     "python_single",   "python_data_parallel", "python_ddp_spawn", "python_ddp_torchrun",
     "python_ddp_amp",  "python_accelerate",    "python_trainer",   "python_zero_redundancy",
-    "python_pipeline", "python_fully_sharded"};
-constexpr std::array<const char*, 10> kScripts = {
-    "single.py",   "data_parallel.py", "ddp.py",     "ddp.py",
-    "ddp.py",      "accelerated.py",   "trainer.py", "zero_redundancy.py",
-    "pipeline.py", "fully_sharded.py"};
-// Python tuned for speed: opponents of stage 0, and in bf16 of stage 4 with one rank.
-constexpr std::array<const char*, 2> kTuned = {"python_tuned", "python_tuned_compile"};
+    "python_pipeline", "python_fully_sharded", "python_cuda_graph"};
+constexpr std::array<const char*, 11> kScripts = {
+    "single.py",   "data_parallel.py", "ddp.py",       "ddp.py",
+    "ddp.py",      "accelerated.py",   "trainer.py",   "zero_redundancy.py",
+    "pipeline.py", "fully_sharded.py", "cuda_graph.py"};
+// Python tuned for speed: opponents of stage 0, and in bf16 of stage 4 with one rank. Those with a
+// graph are not run without a GPU.
+constexpr std::array<const char*, 4> kTuned = {"python_tuned", "python_tuned_compile",
+                                               "python_tuned_graph", "python_tuned_compile_graph"};
 // Other libraries, each beside the stage that it resembles.
 struct Opponent {
   const char* program;
@@ -68,7 +71,7 @@ const Opponent* opponent_of(const std::string& program) {
   return found == kOpponents.end() ? nullptr : found;
 }
 
-// The stage of a program, 0 to 6; 7 to 9 for those of beyond/.
+// The stage of a program, 0 to 6; 7 to 10 for those of beyond/.
 std::size_t stage_of(const std::string& program) {
   if (is_tuned(program) || program == kUsual) return 0;
   if (const auto* const opponent = opponent_of(program)) return opponent->stage;
@@ -79,6 +82,9 @@ std::size_t stage_of(const std::string& program) {
   }
   throw UsageError::unknown_name("program", program, programs);
 }
+
+// Whether all rows of the program have one process, which no flag says.
+bool is_alone(std::size_t stage) { return stage == 0 || kTwins.at(stage) == kTwins.back(); }
 
 using Words = std::vector<std::string>;
 
@@ -95,7 +101,7 @@ Words start_of_stage(const Case& row, const Places& places) {
   const auto stage = stage_of(row.program);
   const std::string program = places.bin / row.program;
   const auto world = std::to_string(row.world);
-  if (stage == 0) return {program};  // and libtorch_usual
+  if (is_alone(stage)) return {program};  // and libtorch_usual
   if (stage == 1) {
     const std::vector<const char*> devices(static_cast<std::size_t>(row.world), "cpu");
     return {program, "--device-ids", fmt::format("{}", fmt::join(devices, ","))};
@@ -114,7 +120,8 @@ Words start_of_stage(const Case& row, const Places& places) {
 
 Words start_of_tuned(const Case& row, const Places& places) {
   Words words = {tool(places, "python3"), places.peers / "tuned.py", "--precision", row.precision};
-  if (row.program == kTuned[1]) words.emplace_back("--compile");
+  if (row.program.find("compile") != std::string::npos) words.emplace_back("--compile");
+  if (row.program.ends_with("graph")) words.emplace_back("--cuda-graph");
   return words;
 }
 
@@ -136,7 +143,8 @@ Words start_of_twin(const Case& row, const Places& places) {
   }
   Words words = {tool(places, "python3"), script};
   if (stage == 1) append(words, {"--device", "cpu"});  // as stage 1, whose replicas are there
-  if (stage == 2 || stage >= 4) append(words, {"--nprocs", std::to_string(row.world)});
+  if (stage == 2 || (stage >= 4 && !is_alone(stage)))
+    append(words, {"--nprocs", std::to_string(row.world)});
   if (row.precision == "fp32") return words;
   append(words, {stage == 5 ? "--mixed-precision" : "--precision", row.precision});
   return words;
@@ -332,7 +340,8 @@ void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   if (!is_convnet(recipe)) {
     add_distributed(stages, Kind::kSlice, recipe, 1, cpus);
     for (const char* program : kBeyond) {
-      stages.push_back(row_of(Kind::kSlice, recipe, program, 2, std::max(1, cpus / 2)));
+      const int world = is_alone(stage_of(program)) ? 1 : 2;
+      stages.push_back(row_of(Kind::kSlice, recipe, program, world, std::max(1, cpus / world)));
     }
   }
   add_distributed(stages, Kind::kSlice, recipe, 2, cpus);

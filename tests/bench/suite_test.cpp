@@ -114,11 +114,16 @@ TEST(Cases, ProgramsAreStartedAsTheyAreMeant) {
            {"pipeline", 2, "fp32", "bin/pipeline --nprocs 2"},
            {"python_zero_redundancy", 2, "fp32", peer + "zero_redundancy.py --nprocs 2"},
            {"fully_sharded", 2, "fp32", "bin/fully_sharded --nprocs 2"},
-           {"python_fully_sharded", 2, "fp32", peer + "fully_sharded.py --nprocs 2"}}) {
+           {"python_fully_sharded", 2, "fp32", peer + "fully_sharded.py --nprocs 2"},
+           {"cuda_graph", 1, "fp32", "bin/cuda_graph"},
+           {"python_cuda_graph", 1, "fp32", peer + "cuda_graph.py"},
+           {"python_tuned_graph", 1, "fp32", peer + "tuned.py --precision fp32 --cuda-graph"},
+           {"python_tuned_compile_graph", 1, "bf16",
+            peer + "tuned.py --precision bf16 --compile --cuda-graph"}}) {
     const auto command = words_of(row_of("basicnet", program, world, precision));
     EXPECT_EQ(command.substr(0, command.find(" --recipe")), words);
   }
-  EXPECT_ERROR(words_of(row_of("basicnet", "stage7")), UsageError, "fully_sharded, got 'stage7'");
+  EXPECT_ERROR(words_of(row_of("basicnet", "stage7")), UsageError, "cuda_graph, got 'stage7'");
 }
 
 Case with_kind(Kind kind, Case row) {
@@ -211,7 +216,8 @@ TEST(Cases, EveryStageHasATwinThatIsStartedAlike) {
       {"stage2_ddp_spawn", "python_ddp_spawn"}, {"stage3_ddp_torchrun", "python_ddp_torchrun"},
       {"stage4_ddp_amp", "python_ddp_amp"},     {"stage5_accelerator", "python_accelerate"},
       {"stage6_trainer", "python_trainer"},     {"zero_redundancy", "python_zero_redundancy"},
-      {"pipeline", "python_pipeline"},          {"fully_sharded", "python_fully_sharded"}};
+      {"pipeline", "python_pipeline"},          {"fully_sharded", "python_fully_sharded"},
+      {"cuda_graph", "python_cuda_graph"}};
   for (const char* tier : {"bench", "whole"}) {
     const auto rows = cases_of(tier, 2);
     const auto names = names_of(rows);
@@ -245,17 +251,27 @@ TEST(Cases, TheBenchTierHasTheRowsOfItsTables) {
   auto one_of_four = row_of("basicnet", "stage4_ddp_amp", 1, "bf16");
   one_of_four.threads = 1;
   // Each target on speed is a ratio of two of these, of those above, or of exact sums.
-  expect_rows(
-      names,
-      {row_of("basicnet", "stage0_single_gpu"), row_of("basicnet", "python_tuned"),
-       row_of("basicnet", "python_tuned_compile"), row_of("basicnet", "python_tuned", 1, "bf16"),
-       row_of("basicnet", "python_tuned_compile", 1, "bf16"),
-       row_of("convnet", "stage0_single_gpu"), row_of("convnet", "python_tuned"),
-       row_of("convnet", "python_tuned_compile"), one_of_one, one_of_two, one_of_four,
-       row_of("basicnet", "libtorch_usual"), row_of("basicnet", "pipeline", 2),
-       row_of("basicnet", "zero_redundancy", 2), row_of("basicnet", "fully_sharded", 2),
-       row_of("basicnet", "python_jax"), row_of("convnet", "python_jax"),
-       row_of("convnet", "python_fabric", 2), row_of("convnet", "python_lightning", 2)});
+  expect_rows(names, {row_of("basicnet", "stage0_single_gpu"),
+                      row_of("basicnet", "python_tuned"),
+                      row_of("basicnet", "python_tuned_compile"),
+                      row_of("basicnet", "python_tuned", 1, "bf16"),
+                      row_of("basicnet", "python_tuned_compile", 1, "bf16"),
+                      row_of("convnet", "stage0_single_gpu"),
+                      row_of("convnet", "python_tuned"),
+                      row_of("convnet", "python_tuned_compile"),
+                      one_of_one,
+                      one_of_two,
+                      one_of_four,
+                      row_of("basicnet", "libtorch_usual"),
+                      row_of("basicnet", "pipeline", 2),
+                      row_of("basicnet", "zero_redundancy", 2),
+                      row_of("basicnet", "fully_sharded", 2),
+                      row_of("basicnet", "cuda_graph"),
+                      row_of("basicnet", "python_tuned_compile_graph", 1, "bf16"),
+                      row_of("basicnet", "python_jax"),
+                      row_of("convnet", "python_jax"),
+                      row_of("convnet", "python_fabric", 2),
+                      row_of("convnet", "python_lightning", 2)});
   EXPECT_FALSE(names.contains(name_of(row_of("convnet", "python_fabric"))));
   EXPECT_FALSE(names.contains(name_of(row_of("convnet", "python_tuned", 1, "bf16"))));
   EXPECT_TRUE(of_kind(rows, Kind::kFull).empty());
@@ -350,8 +366,8 @@ def main():
   EXPECT_EQ(user_lines(folder.file("none")), std::nullopt);
   for (const char* program :
        {"stage0_single_gpu", "pipeline", "python_trainer", "python_zero_redundancy",
-        "python_pipeline", "python_fully_sharded", "python_tuned_compile", "python_jax",
-        "python_lightning", "libtorch_usual"}) {
+        "python_pipeline", "python_fully_sharded", "python_cuda_graph", "python_tuned_compile",
+        "python_jax", "python_lightning", "libtorch_usual"}) {
     EXPECT_GT(user_lines(fs::path(LADDER_SOURCE_DIR) / source_of(program)), 30.0) << program;
   }
 }

@@ -24,7 +24,7 @@ import torch
 from tests.support.programs import PYTHON, TORCHRUN, free_port, records
 from tests.support.twins import (PEERS, Command, Ended, in_reference_math, train_forked, trained,
                                  twin)
-from tests.support.ways import (ACCELERATE, FULLY_SHARDED, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3,
+from tests.support.ways import (ACCELERATE, CUDA_GRAPH, FULLY_SHARDED, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3,
                                 STAGE4, STAGE5, STAGE6, ZERO_REDUNDANCY, compare_fingerprints,
                                 ignore_accelerate_configuration)
 
@@ -95,6 +95,7 @@ SPAWNED = ddp("basicnet", 2)
 DATA_PARALLEL = [Row((STAGE1, "--device-ids", "cpu"), twin("data_parallel.py"), recipe, batches=9,
                      seen=500) for recipe in RECIPES]
 SINGLE = [row._replace(cpp=(STAGE0,), python=twin("single.py")) for row in DATA_PARALLEL]
+GRAPH = SINGLE[0]._replace(cpp=(CUDA_GRAPH,), python=twin("cuda_graph.py"))
 BEYOND = [
     *(spawned(ZERO_REDUNDANCY, "zero_redundancy.py", recipe, 2, batches=9, seen=65)
       for recipe in RECIPES),
@@ -110,6 +111,7 @@ BEYOND = [
       for recipe in ("basicnet", "convnet"))]
 TABLE = [
     *SINGLE,
+    GRAPH,
     *DATA_PARALLEL,
     UNDER_TORCHRUN,
     SPAWNED,
