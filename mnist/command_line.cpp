@@ -276,6 +276,7 @@ void apply_presets(Flags& flags, AmpOptions& /*options*/, CommandTexts& texts) {
 
 void complete_all(SingleOptions& options, const Flags& flags) {
   options.recipe = with_defaults(options.recipe);
+  if (options.recipe.tf32) require_gpu("--tf32", "omit it");
   require_rules(kSingleRules, options);
   check_weights(options.load);
   complete_save_path(options, flags.given("--save"));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mnist/recipe.h"
 
+#include <ATen/Context.h>
 #include <fmt/core.h>
 #include <torch/types.h>
 
@@ -24,6 +25,7 @@ Recipe::Recipe(const RecipeOptions& options, int world_size) : options_(with_def
   require_values<RecipeOptions>(tables::kRecipe, options);
   require_values<RecipeOptions>(tables::kScheduler, options);
   if (*options_.normalize) normalization_ = kMnistNormalization;
+  if (options_.tf32) at::globalContext().setAllowTF32CuBLAS(true);
   if (options_.scale_lr == LrScaling::kLinear) *options_.lr *= world_size;
   if (options_.scale_lr == LrScaling::kSqrt) *options_.lr *= std::sqrt(world_size);
 }

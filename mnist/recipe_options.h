@@ -33,6 +33,7 @@ struct RecipeOptions {
   double label_smoothing = 0.0;                 // part of the target on all classes alike
   std::uint64_t seed = 42;                      // for weights, shuffling, dropout, augmentation
   Math math = Math::kFast;
+  bool tf32 = false;                  // TensorFloat-32 in matrix products on a GPU
   std::int64_t width = 1;             // channel multiplier; 1 to kLargestWidth
   std::optional<std::int64_t> depth;  // layers of stack, and of no other; 1 to kLargestDepth
   std::string network;                // .pt2 file of export_network.py; empty = the recipe's
@@ -89,6 +90,7 @@ inline constexpr ladder::Option<R> kRecipe[] = {
 inline constexpr ladder::Option<R> kScheduler[] = {
     ladder::option<&R::scheduler>(kTraining, "scheduler", "none|step",
                                   "learning-rate schedule; step: a tenth every 30 epochs"),
+    ladder::option<&R::tf32>(kTraining, "tf32", "", "TensorFloat-32 matrix products on a GPU"),
 };
 // Of several ranks.
 inline constexpr ladder::Option<R> kScaling[] = {

@@ -200,6 +200,7 @@ TEST(CommandLine, NamesTheFlagThatNeedsAGpu) {
   expect_refused({{"--device gpu", "--device: expected auto, cpu, cuda or cuda:N, got 'gpu'"}});
   if (machine_gpu_count() > 0) GTEST_SKIP() << "this machine has a GPU";
   expect_refused({{"--device cuda:1", "--device cuda:1: this machine has no GPU; hint: use"}});
+  expect_refused({{"--tf32", "--tf32: this machine has no GPU; hint: omit it"}});
   expect_refused<SpawnedOptions>(
       {{"--backend nccl", "--backend nccl: this machine has no GPU; hint: use --backend gloo"}});
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "mnist/recipe.h"
 
+#include <ATen/Context.h>
 #include <ATen/Version.h>
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -238,6 +239,15 @@ TEST(Recipe, PassesHeadMathAndWidthToTheNetwork) {
                      : name == "convnet" ? 832 + 64 + 51264 + 128 + 31370
                                          : 401920 + 8 * 2099712 + 5130);
   }
+}
+
+TEST(Recipe, AllowsTf32InProductsIfItIsWanted) {
+  auto& context = at::globalContext();
+  const Recipe plain({});
+  EXPECT_FALSE(context.allowTF32CuBLAS());
+  const Recipe faster({.tf32 = true});
+  EXPECT_TRUE(context.allowTF32CuBLAS());
+  context.setAllowTF32CuBLAS(false);
 }
 
 TEST(Recipe, MakesTheOptimizerOfTheRecipe) {
