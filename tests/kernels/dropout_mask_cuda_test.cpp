@@ -90,7 +90,7 @@ TEST(CounterMaskKernel, TakesEqualStepsWithoutTheirPositions) {
 
 // In a captured step positions are on the GPU, with their epoch.
 TEST(CounterMaskKernel, TakesEpochsWithPositions) {
-  const RandomKey key{42, 3, torch::tensor({9, 4, 4294967290, 0})};
+  const RandomKey key{42, 3, torch::tensor(std::vector<std::int64_t>{9, 4, 4294967290, 0})};
   const auto input = torch::empty({4, 50});
   const auto joined = key.positions + (key.epoch << 32);
   const auto mask = empty_mask(input);
