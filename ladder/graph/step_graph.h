@@ -55,8 +55,8 @@ class StepGraph {
   using Step = std::function<torch::Tensor(const Batch& batch)>;
 
   // `optimizer`: Adam, AdamW or SGD of this library, not divided among ranks, for a network without
-  // DistributedDataParallel; must outlive the graph. On a GPU, throws UsageError for another one and
-  // for warmup_steps < 1.
+  // DistributedDataParallel; must outlive the graph. On a GPU, throws UsageError for another one
+  // and for warmup_steps < 1.
   StepGraph(const torch::Device& device, torch::optim::Optimizer& optimizer,
             StepGraphOptions options = {});
   ~StepGraph();
