@@ -146,7 +146,7 @@ class Messages(nn.Module):
 
 
 class Shapes(nn.Module):
-    """Sizes that are computed, constants in forward, dtypes and devices."""
+    """Sizes that are computed, constants in forward, dtypes, devices, dropout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,7 +158,8 @@ class Shapes(nn.Module):
         rows = x.shape[0]
         positions = torch.arange(rows * 2, device=x.device).view(rows, 2) // 2
         weights = torch.tensor([0.25, 0.75]) * self.scale
-        halves = self.fc(x).view(rows, 2, -1).masked_fill(positions[:, :, None] == 1, -float("inf"))
+        x = self.fc(F.dropout(x, 0.3, self.training))
+        halves = x.view(rows, 2, -1).masked_fill(positions[:, :, None] == 1, -float("inf"))
         soft = torch.softmax(halves.double().clamp(min=-1e3), -1).float()
         share = torch.ones(rows * 4 // 2 + 6, device=x.device).sum() / rows
         return torch.einsum("nkd,k->nd", soft, weights) * self.frozen + share
