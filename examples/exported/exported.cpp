@@ -18,7 +18,7 @@
 
 namespace {
 
-constexpr std::int64_t kLength = 12, kWords = 32, kBatch = 128, kEpochs = 6;
+constexpr std::int64_t kLength = 12, kWords = 32, kBatch = 128, kEpochs = 2;
 
 // Texts of random words. The first word of each is a place; the word there is the target.
 std::shared_ptr<ladder::TensorDataset> texts(std::int64_t count) {
@@ -39,7 +39,7 @@ void train(const std::string& network_path, const std::string& weights_path) {
   const auto device = ladder::choose_device("auto", log, group.local_rank());
 
   torch::manual_seed(42);  // the same data on all ranks, which divide each batch
-  const auto data = texts(40'000);
+  const auto data = texts(20'000);
   ladder::DataLoader loader(
       data, {.batch_sampler = ladder::divide_batches(
                  data->size(),
