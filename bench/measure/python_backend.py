@@ -49,6 +49,7 @@ TWINS = {
     "Accelerate": ("accelerated.py", (), "stage5_accelerator", ("basicnet", "convnet")),
     "Trainer": ("trainer.py", (), "stage6_trainer", ("basicnet", "convnet")),
     "zero redundancy": ("zero_redundancy.py", (), "zero_redundancy", ("basicnet",)),
+    "fully sharded": ("fully_sharded.py", (), "fully_sharded", ("basicnet",)),
     "pipeline": ("pipeline.py", (), "pipeline", ("basicnet",))}
 MPI = """
 import json, sys, time, numpy

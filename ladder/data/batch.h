@@ -60,8 +60,8 @@ struct NumItems {
 struct Batch {
   Inputs inputs;                 // N rows each
   torch::Tensor targets;         // N rows; undefined in a data set without targets
-  torch::Tensor positions;       // int64 [N], on the CPU but in a StepGraph: place in the order of
-                                 // all ranks; repeated samples have positions past its end
+  torch::Tensor positions;       // int64 [N]: in the order of all ranks, repeated samples past its
+                                 // end; on the CPU, in a captured step on the GPU, + 2^32 * epoch
   torch::Tensor indices;         // int64 [N] on the CPU: the samples of the data set
   std::int64_t epoch = 0;        // the epoch that the positions belong to; counts from 0
   std::int64_t global_size = 0;  // samples of this batch over all ranks; N on one rank

@@ -7,6 +7,7 @@
 
 #ifdef LADDER_CUDA
 #include <ATen/cuda/CUDAGraph.h>
+#include <c10/cuda/CUDACachingAllocator.h>
 
 #include <memory>
 #endif
@@ -20,6 +21,7 @@ using Graph = at::cuda::CUDAGraph;
 Graph* graph_at(std::int64_t address) { return reinterpret_cast<Graph*>(address); }
 
 std::int64_t begin(const torch::Tensor& /*on*/) {
+  c10::cuda::CUDACachingAllocator::emptyCache();  // a capture cannot use what others have freed
   auto graph = std::make_unique<Graph>();
   // Only this thread must not wait: a loader's threads pin memory, and NCCL's thread asks for
   // events.

@@ -7,12 +7,11 @@
 
 namespace ladder {
 
-// The work that a GPU is given between construction and end(), on the current stream: it is
-// recorded instead of run, and each replay() runs it again, as one launch, with the same addresses
-// and numbers.
+// Records the work of the current stream between construction and end(), which does not run then;
+// each replay() runs it, as one launch, with the same addresses and numbers.
 //
-// By way of the dispatcher, as ladder::graph_begin and so on, so that the build needs no CUDA. With
-// CUDA it is an at::cuda::CUDAGraph, whose memory stays reserved while it lives.
+// The calls go through the dispatcher, as ladder::graph_begin and so on, so the build needs no
+// CUDA. With CUDA it is an at::cuda::CUDAGraph, whose memory stays reserved while it lives.
 //
 // Throws c10::Error, or lets the operator throw it, for what CUDA cannot capture.
 class DeviceGraph {

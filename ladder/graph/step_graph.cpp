@@ -22,7 +22,7 @@
 
 namespace ladder {
 
-// What a replay works on. It stays where it is.
+// Tensors that a replay reads and writes, at fixed addresses.
 struct StepGraph::Captured {
   Batch batch;
   torch::Tensor loss;
@@ -82,6 +82,12 @@ std::vector<torch::Tensor> parameters_of(const torch::optim::Optimizer& optimize
     all.insert(all.end(), group.params().begin(), group.params().end());
   }
   return all;
+}
+
+std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<double> rates;
+  for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
 }
 
 // The node that adds a parameter's gradient works on the stream on which it was made. A wrapper
@@ -267,11 +273,19 @@ void StepGraph::capture(const Batch& batch, const Step& step) {
                                                   .gradients = {},
                                                   .replacements = optimizer_->replacements(),
                                                   .graph = DeviceGraph(device_)});
+  const auto rates_before = rates_of(*optimizer_);
   try {
     captured->loss = step(captured->batch).detach();
     captured->graph.end();
+  } catch (const c10::OutOfMemoryError&) {
+    throw;
   } catch (const c10::Error& error) {
     throw not_capturable(LastOperator::name(), error);
+  }
+  if (rates_of(*optimizer_) != rates_before) {
+    throw UsageError::conflict(
+        "StepGraph", "the step changes the learning rate",
+        "move scheduler.step() behind graph.run(): a replay has no host code");
   }
   for (const auto& parameter : captured->parameters) {
     captured->addresses.push_back(parameter.const_data_ptr());

@@ -38,14 +38,16 @@ struct StepGraphOptions {
 //
 // The first `warmup_steps` batches of one form run as they are. The next one is captured: its host
 // code runs once more, and its kernels are recorded. From then on run() copies the batch into the
-// memory of the recorded one and replays the kernels; the host code of the step runs no more. A
+// memory of the recorded one and replays the kernels; the host code of the step no longer runs. A
 // batch of another form, such as a short last one, runs without the graph. After
-// FusedOptimizer::plan_load, and when a parameter has moved, the step is captured anew.
+// FusedOptimizer::plan_load, and when a parameter has moved, the step is captured again, after a
+// warm-up.
 //
-// So a captured step must do the same work each time: no value of the GPU may be read by the host
-// (item(), cpu(), a print), no host number may change but the learning rate, and the network stays
-// in its mode. Dropout by position reads epoch and positions from the GPU. Gradients are those of
-// the last step, also after a replay. On the CPU run() calls the step.
+// So a captured step must do the same work each time. It begins with zero_grad(). The host reads no
+// value of the GPU in it (item(), cpu(), a print), and changes no number: a scheduler steps
+// outside. Of the host's numbers only the learning rate may differ later, not the weight decay, the
+// betas or the network's mode. Dropout by position reads epoch and positions from the GPU.
+// Gradients are those of the last step, also after a replay. On the CPU run() calls the step.
 //
 // Python's counterpart: torch.cuda.graph, around the whole step.
 class StepGraph {
@@ -65,7 +67,8 @@ class StepGraph {
 
   // One step. The batch may be on the CPU; from pinned memory it is copied without a wait. Returns
   // the loss, in memory of its own. Throws UsageError, in the step that is captured, for one that
-  // reads on the host; and for a batch that several ranks share.
+  // reads on the host or changes the learning rate; and for a batch that several ranks share. After
+  // an error in a capture end the process: CUDA may refuse other work of it.
   torch::Tensor run(const Batch& batch, const Step& step);
 
   // The steps that were replayed.

@@ -64,6 +64,9 @@ void check_positions(const torch::Tensor& input, const RandomKey& key) {
       "dropout: expected one position per sample, got ", key.positions.sizes(),
       " positions for an input of ", input.sizes(),
       "; hint: apply it where the first dimension is the sample: [samples, tokens, ...]");
+  TORCH_CHECK(key.positions.is_cpu() || key.epoch == 0, "dropout: expected the epoch with the ",
+              "positions, which are on a GPU, got epoch ", key.epoch,
+              "; hint: RandomScope random({seed, batch.epoch, batch.positions})");
 }
 
 torch::Tensor counter_mask_by_tensors(const torch::Tensor& input, const RandomKey& key,

@@ -10,8 +10,8 @@ namespace ladder {
 // The random numbers of a training step are a function of this key.
 struct RandomKey {
   std::uint64_t seed = 0;   // of the run
-  std::int64_t epoch = 0;   // counts from 0
-  torch::Tensor positions;  // int64 [N]: places in the epoch's order; on a GPU, + 2^32 * epoch
+  std::int64_t epoch = 0;   // counts from 0; with positions on a GPU, 0
+  torch::Tensor positions;  // int64 [N]: in the epoch's order; on a GPU, + 2^32 * epoch
 };
 
 struct DropoutMaskOptions {

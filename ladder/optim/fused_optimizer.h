@@ -125,8 +125,8 @@ class FusedOptimizer : public torch::optim::Optimizer {
   void use_device_rates(bool use);
   void send_rates();
 
-  // How often plan_load or add_param_group has replaced tensors or options: what a graph has of
-  // them is then out of date.
+  // How often plan_load or add_param_group has replaced tensors or options: a captured graph then
+  // has stale ones.
   std::int64_t replacements() const { return replacements_; }
 
   // The state, under the names that `module`, wrapped or not, gives to the parameters. Shares

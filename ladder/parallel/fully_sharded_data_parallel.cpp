@@ -144,7 +144,10 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
       auto flat = torch::empty({world_size(), share_}, shard_.options());  // no one reads padding
       for (auto& place : places_) divide_gradient(place, flat);
       run_->count(-bytes);
-      const auto own = run_->group.reduce_scatter(flat);
+      auto own = torch::empty_like(shard_);
+      flat = flat.view(-1);
+      run_collective(run_->group, "reduce_scatter",
+                     [&] { c10d_group(run_->group)->_reduce_scatter_base(own, flat)->wait(); });
       run_->count(-bytes);
       for (auto& place : places_) {
         const auto part = place.part_in(own);

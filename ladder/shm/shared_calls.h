@@ -26,6 +26,7 @@ namespace ladder {
 // The calls of SharedMemory, which has their contracts, over the counters and slots of Protocol.
 // `System` is that of Protocol, and has:
 //   Slot               call, a text of chars, and bytes, an array
+//   kAlignment         of pieces of rows, in bytes
 //   Mutex, Deadline    std::recursive_mutex, ladder::Deadline
 //   Wait               made of (system, rank, deadline): look(), spins() and yield() as Protocol
 //                      calls them, ended() and late() as look() found them, and sleep(counter,
@@ -59,7 +60,8 @@ class SharedCalls {
     const auto publishes = [&](int rank) { return call.from < 0 || rank == call.from; };
     const auto text = text_of(call, own.size());
     const auto rows = call.rows ? static_cast<std::size_t>(world_size_) : 1;
-    const auto row = own.size() / rows, most = kChunkBytes / rows / kAlignment * kAlignment;
+    const auto row = own.size() / rows,
+               most = kChunkBytes / rows / System::kAlignment * System::kAlignment;
     run(call, timeout, [&](Deadline& deadline) {
       for (std::size_t offset = 0; offset < std::max<std::size_t>(row, 1); offset += most) {
         const auto size = std::min(most, row - offset);
@@ -103,7 +105,7 @@ class SharedCalls {
  private:
   static constexpr std::size_t kChunkBytes = sizeof(Slot::bytes);
   static constexpr std::size_t kCallBytes = sizeof(Slot::call) - 1;
-  static constexpr std::size_t kAlignment = 16;  // of pieces of rows: the largest element
+  static_assert(kChunkBytes >= System::kMaxRanks * System::kAlignment);  // a part of each row
 
   // A wait that throws as the contracts say.
   class Wait : public System::Wait {

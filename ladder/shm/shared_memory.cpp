@@ -79,6 +79,7 @@ struct SharedMemory::Processes {
   using Mutex = std::recursive_mutex;
   using Deadline = ladder::Deadline;
   static constexpr std::size_t kMaxRanks = SharedMemory::kMaxRanks;
+  static constexpr std::size_t kAlignment = 16;  // the largest element
 
   struct Slot {
     std::array<char, 64> call;  // as text: operation, form, bytes

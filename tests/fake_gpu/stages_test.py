@@ -14,10 +14,10 @@ import pytest
 
 from tests.support.fake_gpu import gpu_ranks, in_precision, replicas, single, train_and_count
 from tests.support.programs import temporary_folder
-from tests.support.ways import (CUDA_GRAPH, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6,
-                                ZERO_REDUNDANCY, Run, Way, alone, distance,
-                                ignore_accelerate_configuration, require_equal_weights, small,
-                                spawned, train)
+from tests.support.ways import (CUDA_GRAPH, FULLY_SHARDED, PIPELINE, STAGE0, STAGE1, STAGE2,
+                                STAGE3, STAGE4, STAGE5, STAGE6, ZERO_REDUNDANCY, Run, Way, alone,
+                                distance, ignore_accelerate_configuration, require_equal_weights,
+                                small, spawned, train)
 
 FOLDER = temporary_folder("fake-gpu")
 ignore_accelerate_configuration(FOLDER)
@@ -118,6 +118,7 @@ def of_ranks() -> list[Row]:
         Row(STAGE2, "3 on 2", gpu_ranks(STAGE2, 3), expected={"world_size": 3}),
         Row(STAGE2, "2 ranks", gpu_ranks(STAGE2), ("--sums", "exact"), **like_two),
         Row(ZERO_REDUNDANCY, "2 ranks", gpu_ranks(ZERO_REDUNDANCY), same=gpu_ranks(STAGE2), **two),
+        Row(FULLY_SHARDED, "2 ranks", gpu_ranks(FULLY_SHARDED), same=gpu_ranks(STAGE2), **two),
         Row(PIPELINE, "2 ranks", gpu_ranks(PIPELINE), **two,
             like=lambda: spawned(1, program=PIPELINE))]
 

@@ -193,6 +193,11 @@ TEST(StepGraphOnAGpu, RefusesAStepThatReadsOnTheHost) {
   Trial same(basicnet());
   for (int i = 0; i < 4; ++i) same.step(random_batch(4).to(torch::kCUDA));
   expect_same(trial.model->parameters()[0].detach(), same.model->parameters()[0].detach());
+  EXPECT_ERROR(run([&](const Batch&, const torch::Tensor&) {
+                 auto& group = trial.optimizer->param_groups()[0].options();
+                 group.set_lr(0.5 * group.get_lr());
+               }),
+               UsageError, "StepGraph: the step changes the learning rate");
 }
 
 TEST(StepGraphOnAGpu, RefusesWhatItWouldTrainWrong) {

@@ -178,7 +178,7 @@ TEST_P(FullySharded, KeepsItsShareOfParametersGradientsAndState) {
 }
 
 // Its loops round the last elements of a tensor otherwise, so a part has other bits than the whole;
-// in four steps of 1e-2 that stays below 1e-5.
+// in five steps of 1e-2 that stays below 1e-5.
 TEST_ON_RANKS(FullyShardedDataParallel, IsSteppedByTheOptimizersOfLibTorch, 3) {
   DistributedDataParallel ddp(stack(), group);
   FullyShardedDataParallel model(stack(), group);

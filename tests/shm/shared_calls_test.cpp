@@ -219,6 +219,7 @@ struct Simulated {
     std::array<std::byte, 16> bytes;
   };
   static constexpr std::size_t kMaxRanks = 4;
+  static constexpr std::size_t kAlignment = 1;
   static std::uint32_t own(const Counter& counter) { return counter.own(); }
   static void wake(Counter& counter) { Scheduler::current().wake(&counter); }
 
@@ -290,6 +291,7 @@ struct Step {
   std::size_t bytes = 0;
   int from = -1;  // as SharedMemory::Call::from
   int shift = 0;  // each rank sends to the one so many after it; 0 = a collective
+  bool rows = false;
 };
 
 struct Plan {
@@ -306,6 +308,8 @@ Plan plan_of(Scheduler& scheduler) {
     Step step{.bytes = random() % 70};
     if (random() % 3 == 0) step.from = scheduler.below(plan.ranks);
     if (random() % 3 == 0) step.shift = 1 + scheduler.below(plan.ranks - 1);
+    step.rows = step.from < 0 && random() % 3 == 0;
+    if (step.rows) step.bytes -= step.bytes % static_cast<std::size_t>(plan.ranks);
     plan.steps.push_back(step);
   }
   const bool transfers = std::ranges::any_of(plan.steps, [](auto& step) { return step.shift > 0; });
@@ -383,16 +387,27 @@ class Simulation {
   void exchange(int rank, std::size_t number, const Step& step) {
     const auto own = bytes_of(rank, number, step.bytes);
     std::vector<Bytes> all(static_cast<std::size_t>(plan_.ranks));
-    const auto consume = [&](int from, std::size_t, std::span<const std::byte> piece) {
+    const auto rows = step.rows ? static_cast<std::size_t>(plan_.ranks) : 1;
+    const auto consume = [&](int from, std::size_t offset, std::span<const std::byte> piece) {
       scheduler_.step();
       auto& bytes = all[static_cast<std::size_t>(from)];
-      bytes.insert(bytes.end(), piece.begin(), piece.end());
+      bytes.resize(step.bytes);
+      const auto size = piece.size() / rows;
+      for (std::size_t row = 0; row < rows; ++row) {
+        if (step.rows && row == static_cast<std::size_t>(from)) continue;
+        std::ranges::copy(piece.subspan(row * size, size),
+                          &bytes[row * step.bytes / rows + offset]);
+      }
     };
-    calls(rank).exchange({.operation = "all", .form = "", .from = step.from}, own, consume,
-                         kTimeout);
+    calls(rank).exchange({.operation = "all", .form = "", .from = step.from, .rows = step.rows},
+                         own, consume, kTimeout);
     for (int from = 0; from < plan_.ranks; ++from) {
       const bool publishes = step.from < 0 || step.from == from;
-      const auto expected = publishes ? bytes_of(from, number, step.bytes) : Bytes();
+      auto expected = publishes ? bytes_of(from, number, step.bytes) : Bytes();
+      if (step.rows) {
+        const auto row = static_cast<std::ptrdiff_t>(step.bytes / rows);
+        std::fill_n(expected.begin() + from * row, row, std::byte{0});  // that rank has it
+      }
       if (all[static_cast<std::size_t>(from)] != expected) wrong("other bytes in a collective");
     }
   }
