@@ -43,8 +43,8 @@ namespace ladder {
 // ranks: call them on every rank. Outside of its unit's call a parameter has no other form: compute
 // nothing with it there.
 //
-// With the optimizers of this library the weights are those of DistributedDataParallel, bit for bit,
-// where the backend adds in the same order: in shared memory, and with two ranks over Gloo.
+// With the optimizers of this library the weights are those of DistributedDataParallel, bit for
+// bit, where the backend adds in the same order: in shared memory, and with two ranks over Gloo.
 //
 // Checkpoints (checkpoint_parts.h) have a file per rank with its shards, and any number of ranks
 // resumes from them. For a file of the plain network, all ranks call unshard(), and one saves.

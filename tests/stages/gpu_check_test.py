@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import BIN, ROOT, launch
-from tests.support.ways import FULLY_SHARDED, PIPELINE, ZERO_REDUNDANCY
+from tests.support.ways import CUDA_GRAPH, FULLY_SHARDED, PIPELINE, ZERO_REDUNDANCY
 
 SCRIPT = ROOT / "tools" / "gpu_check.sh"
-STAGES = (*sorted(BIN.glob("stage[0-9]_*")), ZERO_REDUNDANCY, PIPELINE, FULLY_SHARDED)
+STAGES = (*sorted(BIN.glob("stage[0-9]_*")), CUDA_GRAPH, ZERO_REDUNDANCY, PIPELINE, FULLY_SHARDED)
 TESTS = ("comm_test", "device_test", "kernels_test")  # of the many; each takes a second
 
 
@@ -32,7 +32,7 @@ def test_every_check_is_well_on_the_cpu(tmp_path: Path, programs: Path) -> None:
     verdicts = [line.split()[:2] for line in done.stdout.split("\n\n")[0].splitlines()]
     assert [name for verdict, name in verdicts if verdict != "ok"] == [
         "memcheck_fp32", "memcheck_fp16", "twins"]
-    assert len(verdicts) == 44
+    assert len(verdicts) == 48
     for name in ("stage2_one", "stage3_torchrun", "syncbn_one", "exact_shared", "exact_all",
                  "first_epoch", "resumed"):
         assert re.search(rf"ok +{name} .*weights of (stage0|convnet|exact|unint)", done.stdout)
