@@ -3,8 +3,8 @@
 // process, DistributedDataParallel and each way to divide, on 1, 2 and 4 ranks over Gloo.
 //   build/bin/divided_memory stack            one JSON object per line, in bytes per rank
 //
-// Bytes are those that LibTorch allocated for tensors. A step has forward, backward and step; state
-// is what the first step added, activations what a forward added besides whole units.
+// Bytes are those that LibTorch allocated for tensors. A step has forward, backward and step;
+// activations are what a forward added besides whole units.
 #include <c10/core/CPUAllocator.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
@@ -28,6 +28,7 @@
 #include "ladder/core/device.h"
 #include "ladder/launch/exit_status.h"
 #include "ladder/launch/spawn.h"
+#include "ladder/optim/fused_optimizer.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/fully_sharded_data_parallel.h"
 #include "ladder/parallel/pipeline_stage.h"
@@ -164,6 +165,15 @@ std::int64_t bytes_of(const std::vector<torch::Tensor>& tensors) {
   return total;
 }
 
+std::int64_t state_bytes(const Training& training) {
+  const auto& optimizer = dynamic_cast<const FusedOptimizer&>(*training.optimizer);
+  std::vector<torch::Tensor> tensors;
+  for (const auto& [name, tensor] : optimizer.state_dict(*training.model).tensors) {
+    tensors.push_back(tensor);
+  }
+  return bytes_of(tensors);
+}
+
 // The numbers of kNames.
 std::vector<std::int64_t> measured(const std::string& way, const mnist::Recipe& recipe,
                                    const ProcessGroup& group) {
@@ -177,8 +187,7 @@ std::vector<std::int64_t> measured(const std::string& way, const mnist::Recipe& 
   for (const auto& parameter : parameters) gradients.push_back(parameter.grad());
   const auto gradient_bytes = bytes_of(gradients);
   gradients.clear();
-  const auto state =
-      training.zero ? training.zero->state_bytes() : allocated - nothing - weights - gradient_bytes;
+  const auto state = training.zero ? training.zero->state_bytes() : state_bytes(training);
   for (int i = 0; i < kWarmUpSteps; ++i) {
     training.optimizer->zero_grad();
     training.step(recipe, batch);

@@ -123,7 +123,7 @@ def reductions(rank: int, world: int, dtype: torch.dtype, count: int) -> Iterato
             dist.reduce_scatter_tensor(part, values(rank, dtype, count * world), op)
             yield f"reduce_scatter {name}", [part]
             whole = values(rank, dtype, count * world)
-            dist.reduce_scatter_tensor(whole.chunk(world)[rank] if count else part, whole, op)
+            dist.reduce_scatter_tensor(whole.narrow(0, rank * count, count), whole, op)
             yield f"reduce_scatter {name}, in place", [whole.narrow(0, rank * count, count)]
     one = values(rank, dtype, count)
     dist.all_reduce(one, async_op=True).wait()
