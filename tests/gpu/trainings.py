@@ -179,6 +179,8 @@ def of_all_gpus(setup: Setup) -> list[Training]:
         Training("stage1_reversed", [STAGE1, "--device-ids", "1,0"], near="stage0",
                  needs_gpu=True),
         Training("stage2_all", [STAGE2, *setup.all], near="stage0", expected=setup.of_all),
+        Training("fully_sharded_all", [FULLY_SHARDED, *setup.all], near="stage0",
+                 expected=setup.of_all),
         Training("stage3_all", [STAGE3, "--backend", setup.backend, *setup.at],
                  ranks=setup.gpus, near="stage0", expected=setup.of_all),
         Training("stage4_all", [STAGE4, "--precision", setup.half, *setup.all], near="stage0",

@@ -300,8 +300,7 @@ TEST_ON_RANKS(FullyShardedDataParallel, ForgetsAForwardThatThrew, 2) {
   loss_of(model, basicnet(), batch).backward();
 }
 
-// The moment at which rank 1 is lost. Rank 0 waits for its part in a gather: of the shapes, of a
-// unit, of the norms.
+// The moment at which rank 1 is lost. Rank 0 waits for its part in a collective.
 class FullyShardedLoss : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Moments, FullyShardedLoss,
                          testing::Values("construction", "forward", "backward", "reduction",
@@ -329,7 +328,8 @@ TEST_P(FullyShardedLoss, EndsTheOtherRank) {
     model.unshard();
   };
   const auto end = end_of_group(2, check, {.backend = "shm"});
-  EXPECT_NE(end.messages.find("all_gather on rank 0 of 2: rank 1 has ended"), std::string::npos)
+  const std::string collective = moment == "reduction" ? "reduce_scatter" : "all_gather";
+  EXPECT_NE(end.messages.find(collective + " on rank 0 of 2: rank 1 has ended"), std::string::npos)
       << end.messages;
 }
 
