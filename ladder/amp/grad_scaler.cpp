@@ -53,14 +53,6 @@ std::string problem_of(const GradScalerOptions& options, std::int64_t tracker) {
   throw UsageError::conflict(kName, problem, hint);
 }
 
-std::vector<torch::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<torch::Tensor> all;
-  for (const auto& group : optimizer.param_groups()) {
-    all.insert(all.end(), group.params().begin(), group.params().end());
-  }
-  return all;
-}
-
 // Grouped for kernel calls, which take the gradients of one device and one dtype. None in a stage
 // of a pipeline that is frozen.
 Gradients gradients_of(const torch::optim::Optimizer& optimizer) {

@@ -76,14 +76,6 @@ void copy_batch(const Batch& from, Batch& to) {
   to.positions.copy_(positions.pin_memory(), /*non_blocking=*/true);
 }
 
-std::vector<torch::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<torch::Tensor> all;
-  for (const auto& group : optimizer.param_groups()) {
-    all.insert(all.end(), group.params().begin(), group.params().end());
-  }
-  return all;
-}
-
 std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
   std::vector<double> rates;
   for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());

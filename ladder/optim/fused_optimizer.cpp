@@ -133,6 +133,14 @@ StepCheck& step_check() {
 
 }  // namespace
 
+std::vector<torch::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<torch::Tensor> all;
+  for (const auto& group : optimizer.param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return all;
+}
+
 void check_option(std::string_view optimizer, std::string_view name, double value,
                   OptionRange range) {
   if (is_inside(value, range)) return;
@@ -224,7 +232,7 @@ void FusedOptimizer::use_device_rates(bool use) {
                                "use Adam, AdamW or SGD of ladder/optim/, or steps without a graph");
   }
   uses_device_rates_ = use;
-  send_rates();
+  if (use) send_rates();
 }
 
 void FusedOptimizer::send_rates() {

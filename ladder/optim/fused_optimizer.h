@@ -38,6 +38,9 @@ struct OptimizerState {
   nlohmann::json groups;
 };
 
+// Of all groups, in their order.
+std::vector<torch::Tensor> parameters_of(const torch::optim::Optimizer& optimizer);
+
 enum class OptionRange { kAny, kFromZero, kFromZeroBelowOne };
 
 // A field of the options struct `Values` of an optimizer: one row gives its check, and its place in
