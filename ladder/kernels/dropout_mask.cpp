@@ -99,8 +99,10 @@ bool can_fuse(const torch::Tensor& input, const RandomKey& key, const DropoutMas
   static std::mutex mutex;
   static std::map<c10::DeviceIndex, bool> fusable;
   const std::lock_guard lock(mutex);
-  const auto [entry, is_first] = fusable.try_emplace(input.get_device(), false);
-  if (!is_first) return entry->second;
+  const auto known = fusable.find(input.get_device());
+  if (known != fusable.end()) return known->second;
+  if (!key.positions.is_cpu()) return false;  // the comparison reads them on the host
+  const auto entry = fusable.emplace(input.get_device(), false).first;
   std::string reason = "its bits differ from those of tensor operations";
   try {
     const RandomKey backwards{key.seed, key.epoch, key.positions.flip(0)};
@@ -141,13 +143,12 @@ torch::Tensor counter_mask(const torch::Tensor& input, const RandomKey& key,
   check_positions(input, key);
   if (input.is_cpu()) return counter_mask_cpu(input, key, options);
   if (input.numel() == 0) return empty_mask(input);
-  if (!can_fuse(input, key, options)) return counter_mask_by_tensors(input, key, options);
-  if (key.positions.is_cpu()) return fused_counter_mask(input, key, options);
+  const bool fuses = can_fuse(input, key, options);
+  if (fuses && key.positions.is_cpu()) return fused_counter_mask(input, key, options);
 #ifdef LADDER_CUDA
-  return counter_mask_cuda(input, key, options);
-#else
-  return counter_mask_by_tensors(input, key, options);
+  if (fuses) return counter_mask_cuda(input, key, options);
 #endif
+  return counter_mask_by_tensors(input, key, options);
 }
 
 }  // namespace ladder
