@@ -58,8 +58,9 @@ std::vector<std::size_t> TensorReader::read(const std::string& model, const Grap
                               is_constant ? "data/constants/" : "data/weights/");
     const auto [known, is_new] = by_name_.emplace(weight.name, tensor);
     if (is_constant) {  // each model has its copy of a buffer that is not persistent
-      const auto& all = loaded_.tensors;
-      if (torch::equal(all[known->second], all[tensor])) tensor = known->second;
+      const auto& first = loaded_.tensors[known->second];
+      const auto& own = loaded_.tensors[tensor];
+      if (first.dtype() == own.dtype() && torch::equal(first, own)) tensor = known->second;
     } else if (is_new != (model == "train") || known->second != tensor) {
       refuse("weights that train and eval share", quoted_for_message(weight.name));
     } else if (is_new) {
