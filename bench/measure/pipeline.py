@@ -4,10 +4,11 @@
     python3 bench/measure/pipeline.py bench/results/NAME.pipeline.json
 
 Runs two ranks of one thread under LibTorch's profiler, both schedules with 1 to 8 micro-batches in
-turns: stages that are nearly equal, of the recipe stack, and with 4 unequal ones, of BasicNet. A rank computes within a box pipeline.forward or pipeline.backward, but not
-while it receives at its beginning. The box of c10d::recv_ is the request alone, so a rank waits
-until the first operation behind the last request. A step lasts from the first forward of a batch on
-any rank to the end of the last backward. Takes two minutes.
+turns: stages of the recipe stack, which are nearly equal, and with 4 micro-batches those of
+BasicNet. A rank computes within a box pipeline.forward or pipeline.backward, but not while it
+receives at its beginning. The box of c10d::recv_ is the request alone, so a rank waits until the
+first operation behind the last request. A step lasts from the first forward of a batch on any rank
+to the end of the last backward. Takes a minute.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from rows import described  # noqa: E402
 RECIPES = ("stack", "basicnet")
 SCHEDULES = ("1f1b", "gpipe")
 MICRO_BATCHES = (1, 2, 4, 8)
+SHOWN = 4  # of the picture, and of the recipe whose stages are unequal
 RANKS = 2
 RUNS = 3  # of each, in turns
 BOXES = {"pipeline.forward": "F", "pipeline.backward": "B"}
@@ -113,7 +115,8 @@ def row_of(steps: Sequence[Sequence[Sequence[Box]]]) -> dict[str, Any]:
 def trained(recipe: str, schedule: str, parts: int, folder: Path) -> list[list[list[Box]]]:
     trace = folder / "trace.json"
     command = [ROOT / "build/bin/pipeline", "--nprocs", RANKS, "--threads", 1, "--device", "cpu",
-               "--recipe", recipe, "--schedule", schedule, "--micro-batches", parts, "--limit-train", 64 * 10,
+               "--recipe", recipe, "--schedule", schedule, "--micro-batches", parts,
+               "--limit-train", 64 * 10,
                "--limit-test", 64, "--trace", trace, "--quiet"]
     subprocess.run(list(map(str, command)), check=True, stdout=subprocess.DEVNULL, timeout=300)
     traces = [trace, *(folder / f"trace.rank{rank}.json" for rank in range(1, RANKS))]
@@ -122,7 +125,8 @@ def trained(recipe: str, schedule: str, parts: int, folder: Path) -> list[list[l
 
 def measured() -> dict[str, Any]:
     machine = described()  # with the load before
-    rows = [*product(RECIPES[:1], SCHEDULES, MICRO_BATCHES), *product(RECIPES[1:], SCHEDULES, (4,))]
+    equal, unequal = RECIPES
+    rows = [*product([equal], SCHEDULES, MICRO_BATCHES), *product([unequal], SCHEDULES, [SHOWN])]
     steps: dict[tuple[str, str, int], list[Any]] = {row: [] for row in rows}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(RUNS):

@@ -42,6 +42,7 @@ ON_TWO = {
     "stack, ZeRO-1": ("stack", "zero_redundancy"),
     "stack, ZeRO-2": ("stack", "fully_sharded", "--no-reshard-after-forward"),
     "stack, ZeRO-3": ("stack", "fully_sharded", "--reshard-after-forward")}
+ROWS = SCALED | ON_TWO
 WARM_UP = 20
 TRACED_STEPS = 5
 ROUNDS = 3
@@ -57,7 +58,7 @@ def ranks_of(cores: int) -> list[int]:
 
 
 def command_of(name: str, ranks: int, batch: int, metrics: Path) -> list[str]:
-    recipe, program, *flags = (SCALED | ON_TWO)[name]
+    recipe, program, *flags = ROWS[name]
     return list(map(str, [ROOT / "build/bin" / program, "--nprocs", ranks, "--threads", 1, "--device",
                           "cpu", "--recipe", recipe, "--epochs", 1, "--batch-size", batch,
                           "--limit-train", batch * (WARM_UP + STEPS[recipe]), "--limit-test", ranks,
@@ -106,9 +107,9 @@ def measure(cores: int) -> dict[str, dict[str, Any]]:
     """Rows "NAME/RANKS": milliseconds of the ranks, and of processes that exchange nothing; bytes."""
     rows: dict[str, dict[str, Any]] = {}
     for _ in range(ROUNDS):
-        for name in SCALED | ON_TWO:
+        for name in ROWS:
             for ranks in ranks_of(cores) if name in SCALED else (1, 2):
-                batch = BATCHES[(SCALED | ON_TWO)[name][0]]
+                batch = BATCHES[ROWS[name][0]]
                 row = rows.setdefault(f"{name}/{ranks}", {"ms": [], "apart_ms": []})
                 found = run(name, ranks, batch)
                 row["ms"].append(round(found["ms"], 3))

@@ -16,9 +16,9 @@ from matplotlib.patches import Patch
 from drawing import (
     PAGE_WIDTH, README_WIDTH, Band, Box, Line, Picture, draw_bands, draw_lines, figure_of,
 )
-from intervals import Estimate, median_of
+from intervals import median_of
 from divided import predicted
-from pipeline import MICRO_BATCHES, RECIPES, SCHEDULES, least_share, share_if_equal
+from pipeline import MICRO_BATCHES, RECIPES, SCHEDULES, SHOWN, least_share, share_if_equal
 from step import MATHS, REST
 from table import markdown_rows
 from words import BAD, INK, MUTED, PAPER, STAGE_COLOURS, Colour, number, percent, significant
@@ -79,7 +79,6 @@ def step_picture(record: Record) -> Picture:
 
 # --- layers or state divided between ranks ----------------------------------------------
 
-SHOWN = 4  # micro-batches of the picture
 BOXES = {"F": ("forward", STAGE_COLOURS[2]), "B": ("backward", STAGE_COLOURS[4])}
 WAYS_TO_DIVIDE = {"ddp": "stage 2", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3",
                   "pipeline": "pipeline"}
@@ -99,8 +98,8 @@ def pipeline_table(record: Record) -> str:
                      ", ".join(percent_text(fmean(row["idle"])) for row in both),
                      percent_text(share_if_equal(record["ranks"], parts)),
                      percent_text(least_share(both[0]["computed_ms"]))))
-    return markdown_rows(("network", "micro-batches", "step, ms (1f1b, gpipe)", "1f1b: ranks compute, ms",
-                          "idle (1f1b, gpipe)", "formula", "unequal stages alone"), rows)
+    return markdown_rows(("network", "micro-batches", "step, ms (1f1b, gpipe)",
+                          "1f1b: ranks compute, ms", "idle (1f1b, gpipe)", "formula", "unequal stages alone"), rows)
 
 
 def divided_table(record: Record) -> str:
@@ -183,8 +182,8 @@ def scaling_table(record: Record) -> str:
                       efficiency(row) + target, *(number(median(row[key]), 2) if key in row else ""
                                          for key in ("waiting_ms", "exchange_ms")),
                       f"{one:.2f}", f"{row['sent_bytes_per_rank'] / 1e6:.2f}"))
-    header = ("network and program", "processes", "step, ms", "without exchange, ms", "of its speed (target)",
-              "waiting, ms", "exchange, ms", "× one process", "sent per rank, MB")
+    header = ("network and program", "processes", "step, ms", "without exchange, ms",
+              "of its speed (target)", "waiting, ms", "exchange, ms", "× one process", "sent per rank, MB")
     return f"{markdown_rows(header, lines)}\n\nThe machine has {record['cores']} cores."
 
 

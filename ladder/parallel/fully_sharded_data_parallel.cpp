@@ -141,11 +141,10 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
       run_->count(bytes);  // of the gradients
       if (!run_->is_held()) free_whole();
       run_->count(bytes);
-      auto flat = torch::empty({world_size(), share_}, shard_.options());  // no one reads padding
+      auto flat = torch::empty({world_size() * share_}, shard_.options());  // no one reads padding
       for (auto& place : places_) divide_gradient(place, flat);
       run_->count(-bytes);
       auto own = torch::empty_like(shard_);
-      flat = flat.view(-1);
       run_collective(run_->group, "reduce_scatter",
                      [&] { c10d_group(run_->group)->_reduce_scatter_base(own, flat)->wait(); });
       run_->count(-bytes);

@@ -60,8 +60,8 @@ class SharedCalls {
     const auto publishes = [&](int rank) { return call.from < 0 || rank == call.from; };
     const auto text = text_of(call, own.size());
     const auto rows = call.rows ? static_cast<std::size_t>(world_size_) : 1;
-    const auto row = own.size() / rows,
-               most = kChunkBytes / rows / System::kAlignment * System::kAlignment;
+    const auto row = own.size() / rows;
+    const auto most = kChunkBytes / rows / System::kAlignment * System::kAlignment;
     run(call, timeout, [&](Deadline& deadline) {
       for (std::size_t offset = 0; offset < std::max<std::size_t>(row, 1); offset += most) {
         const auto size = std::min(most, row - offset);
