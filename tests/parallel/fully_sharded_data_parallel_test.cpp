@@ -310,6 +310,7 @@ TEST_P(FullyShardedLoss, EndsTheOtherRank) {
   const std::string moment = GetParam();
   const auto check = [&](const ProcessGroup& group) {
     signal(SIGTERM, SIG_IGN);  // of spawn, which ends the other rank
+    group.barrier();           // no rank is lost before all ignore it
     const auto at = [&](const std::string& name) {
       if (group.rank() == 1 && name == moment) kill(getpid(), SIGKILL);
     };
