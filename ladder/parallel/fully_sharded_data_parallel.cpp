@@ -139,7 +139,7 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
       const Recorded recorded("reduce_scatter " + name_);
       const auto bytes = share_ * world_size() * static_cast<std::int64_t>(sizeof(float));
       run_->count(bytes);  // of the gradients
-      if (!run_->is_held()) free_whole();
+      if (!run_->is_held()) divide();
       run_->count(bytes);
       auto flat = torch::empty({world_size() * share_}, shard_.options());  // no one reads padding
       for (auto& place : places_) divide_gradient(place, flat);
@@ -176,12 +176,8 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
         })) {
       return;
     }
-    const Recorded recorded("reshard " + name_);
-    const PlainViews plain;
-    for (auto& place : places_) place.parameter.set_data(place.part);
+    divide();
     show_gradients();
-    free_whole();
-    is_whole_ = false;
   }
 
  private:
@@ -243,6 +239,14 @@ class FullyShardedDataParallel::Unit : public std::enable_shared_from_this<Unit>
       auto& gradient = place.parameter.mutable_grad();
       if (gradient.defined()) gradient = gradient.to(torch::kFloat32);
     }
+  }
+
+  void divide() {
+    const Recorded recorded("reshard " + name_);
+    const PlainViews plain;
+    for (auto& place : places_) place.parameter.set_data(place.part);
+    free_whole();
+    is_whole_ = false;
   }
 
   // Does nothing if it has no memory.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/types.h>
@@ -298,6 +299,32 @@ TEST_ON_RANKS(FullyShardedDataParallel, ForgetsAForwardThatThrew, 2) {
   model.forget();
   EXPECT_EQ(layer.scale.dim(), 1);
   loss_of(model, basicnet(), batch).backward();
+}
+
+struct Table : Model {
+  torch::Tensor forward(const Inputs& inputs) override { return table->forward(inputs.only()); }
+  torch::nn::Embedding table =
+      register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(5, kWidth)));
+};
+
+TEST_ON_RANKS(FullyShardedDataParallel, GoesOnAfterABackwardThatThrew, 2) {
+  std::vector<std::string> hashes;
+  for (const bool fails : {false, true}) {
+    torch::manual_seed(1);
+    const auto network = std::make_shared<Table>();
+    FullyShardedDataParallel model(network, group);
+    SGD optimizer(model.parameters(), {.lr = 0.1});
+    const auto backward = [&] { model.forward(torch::arange(group.rank(), 4)).sum().backward(); };
+    if (fails) {
+      network->table->options.sparse(true);
+      EXPECT_ERROR(backward(), UsageError, "the gradient of table.weight is sparse");
+      network->table->options.sparse(false);
+    }
+    backward();
+    optimizer.step();
+    hashes.push_back(whole_hash(model));
+  }
+  EXPECT_EQ(hashes[1], hashes[0]);
 }
 
 // The moment at which rank 1 is lost. Rank 0 waits for its part in a collective.
