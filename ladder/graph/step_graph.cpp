@@ -28,7 +28,9 @@ struct StepGraph::Captured {
   torch::Tensor loss;
   std::vector<torch::Tensor> parameters;
   std::vector<const void*> addresses;    // of the parameters
+  std::vector<bool> trained;             // whether they required a gradient
   std::vector<torch::Tensor> gradients;  // undefined where there is none
+  bool adds;                             // to gradients, if there are any before the step
   std::int64_t replacements;
   DeviceGraph graph;
 };
@@ -91,6 +93,21 @@ void require_free(const std::vector<torch::Tensor>& parameters) {
         "StepGraph", "a parameter of a DistributedDataParallel, or of a loss that is still there",
         "train the network itself on one process, and make the graph before the first step");
   }
+}
+
+std::vector<torch::Tensor> gradients_of(const std::vector<torch::Tensor>& parameters) {
+  std::vector<torch::Tensor> gradients;
+  for (const auto& parameter : parameters) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+bool any_defined(const std::vector<torch::Tensor>& tensors) {
+  return std::ranges::any_of(tensors, [](const auto& tensor) { return tensor.defined(); });
+}
+
+UsageError adds_gradients() {
+  return UsageError::conflict("StepGraph", "the step adds to the gradients of the step before",
+                              "begin it with optimizer.zero_grad(), also without accumulation");
 }
 
 // While it lives, the work of this thread is on `stream`, after that of the stream before; which
@@ -225,8 +242,13 @@ torch::Tensor StepGraph::run(const Batch& batch, const Step& step) {
     captured_.reset();
     warmed_up_ = 0;
   }
-  if (captured_)
-    return has_form_of(batch, captured_->batch) ? replay(batch) : run_without_graph(batch, step);
+  if (captured_) {
+    if (!has_form_of(batch, captured_->batch)) return run_without_graph(batch, step);
+    if (captured_->adds && any_defined(gradients_of(captured_->parameters))) {
+      throw adds_gradients();
+    }
+    return replay(batch);
+  }
   if (warmed_up_ > 0 && !has_form_of(batch, last_)) warmed_up_ = 0;
   if (warmed_up_ == options_.warmup_steps) {
     capture(batch, step);
@@ -239,7 +261,9 @@ torch::Tensor StepGraph::run(const Batch& batch, const Step& step) {
 
 bool StepGraph::is_current() const {
   for (std::size_t i = 0; i < captured_->parameters.size(); ++i) {
-    if (captured_->parameters[i].const_data_ptr() != captured_->addresses[i]) return false;
+    const auto& parameter = captured_->parameters[i];
+    if (parameter.const_data_ptr() != captured_->addresses[i]) return false;
+    if (parameter.requires_grad() != captured_->trained[i]) return false;
   }
   return captured_->replacements == optimizer_->replacements();
 }
@@ -262,10 +286,14 @@ void StepGraph::capture(const Batch& batch, const Step& step) {
                                                   .loss = {},
                                                   .parameters = parameters_of(*optimizer_),
                                                   .addresses = {},
+                                                  .trained = {},
                                                   .gradients = {},
+                                                  .adds = false,
                                                   .replacements = optimizer_->replacements(),
                                                   .graph = DeviceGraph(device_)});
   const auto rates_before = rates_of(*optimizer_);
+  const auto gradients_before = gradients_of(captured->parameters);
+  captured->adds = !any_defined(gradients_before);
   try {
     captured->loss = step(captured->batch).detach();
     captured->graph.end();
@@ -279,9 +307,12 @@ void StepGraph::capture(const Batch& batch, const Step& step) {
         "StepGraph", "the step changes the learning rate",
         "move scheduler.step() behind graph.run(): a replay has no host code");
   }
-  for (const auto& parameter : captured->parameters) {
-    captured->addresses.push_back(parameter.const_data_ptr());
-    captured->gradients.push_back(parameter.grad());
+  captured->gradients = gradients_of(captured->parameters);
+  for (std::size_t i = 0; i < captured->parameters.size(); ++i) {
+    const auto& before = gradients_before[i];
+    if (before.defined() && before.is_same(captured->gradients[i])) throw adds_gradients();
+    captured->addresses.push_back(captured->parameters[i].const_data_ptr());
+    captured->trained.push_back(captured->parameters[i].requires_grad());
   }
   captured_ = std::move(captured);
 }

@@ -11,12 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "ladder/accelerate/accelerator.h"
 #include "ladder/amp/autocast.h"
 #include "ladder/amp/grad_scaler.h"
 #include "ladder/comm/process_group.h"
 #include "ladder/nn/sample_noise.h"
 #include "ladder/optim/adam.h"
 #include "ladder/optim/clip_grad.h"
+#include "ladder/optim/lr_scheduler.h"
 #include "ladder/optim/rmsprop.h"
 #include "ladder/optim/sgd.h"
 #include "ladder/parallel/convert_sync_batchnorm.h"
@@ -157,6 +159,76 @@ TEST(StepGraphOnAGpu, ShowsTheGradientsOfEachStep) {
     });
     const auto expected = batch.inputs.only().sum(0);
     EXPECT_TRUE(torch::equal(weight.grad().cpu(), expected)) << weight.grad() << expected;
+  }
+  EXPECT_EQ(graph.replays(), 3);
+}
+
+// zero_grad() may stand outside of the step. Without one a replay would write and not add.
+TEST(StepGraphOnAGpu, RefusesToAddGradients) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
+  auto weight = torch::ones({2}, torch::TensorOptions(torch::kCUDA).requires_grad(true));
+  SGD optimizer({weight});
+  Batch batch;
+  batch.inputs = torch::ones({1, 2});
+  const auto step = [&](const Batch& given) {
+    const auto loss = (given.inputs.only() * weight).sum();
+    loss.backward();
+    return loss;
+  };
+  constexpr const char* kAdds = "StepGraph: the step adds to the gradients of the step before";
+  StepGraph adding(torch::kCUDA, optimizer, {.warmup_steps = 1});
+  adding.run(batch, step);
+  EXPECT_ERROR(adding.run(batch, step), UsageError, kAdds, "begin it with optimizer.zero_grad()");
+  StepGraph outside(torch::kCUDA, optimizer, {.warmup_steps = 1});
+  for (int i = 0; i < 4; ++i) {
+    optimizer.zero_grad();
+    outside.run(batch, step);
+    EXPECT_TRUE(torch::equal(weight.grad().cpu(), torch::ones({2})));
+  }
+  EXPECT_EQ(outside.replays(), 3);
+  EXPECT_ERROR(outside.run(batch, step), UsageError, kAdds);
+}
+
+// The loop of docs/reference/5-accelerator.md.
+TEST(StepGraphOnAGpu, TakesForwardAndBackwardOfAnAccelerator) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
+  std::vector<torch::Tensor> weights;
+  for (const bool replays : {false, true}) {
+    Accelerator accelerator({.mixed_precision = Precision::kBf16, .quiet = true});
+    const auto network = first_model(basicnet());
+    auto adamw = std::make_shared<AdamW>(network->parameters(), AdamWOptions{.lr = kRate});
+    auto schedule = std::make_shared<StepLR>(*adamw, StepLrOptions{.step_size = 2, .gamma = 0.5});
+    auto [model, optimizer, scheduler] = accelerator.prepare(network, adamw, schedule);
+    StepGraph graph(accelerator.device(), optimizer->optimizer(), {.warmup_steps = 1});
+    for (std::int64_t i = 0; i < kBatches; ++i) {
+      const auto step = [&, &model = model](const Batch& own) {
+        const auto loss = loss_of(*model, basicnet(), own);
+        accelerator.backward(loss);
+        return loss;
+      };
+      const auto batch = random_batch(8, static_cast<std::uint64_t>(i + 1));
+      replays ? graph.run(batch, step) : step(batch.to(torch::kCUDA));
+      accelerator.clip_grad_norm_(model->parameters(), 1.0);
+      optimizer->step();
+      scheduler->step();
+      optimizer->zero_grad();
+    }
+    EXPECT_EQ(graph.replays(), replays ? kBatches - 1 : 0);
+    weights.push_back(model->parameters()[0].detach());
+  }
+  expect_same(weights[0], weights[1]);
+}
+
+TEST(StepGraphOnAGpu, CapturesAgainWhereAParameterIsFrozen) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
+  Trial trial(basicnet());
+  StepGraph graph(torch::kCUDA, *trial.optimizer, {.warmup_steps = 1});
+  auto frozen = trial.model->parameters()[0];
+  for (int i = 0; i < 5; ++i) {
+    if (i == 3) frozen.requires_grad_(false);
+    const auto before = frozen.detach().clone();
+    graph.run(random_batch(4), [&](const Batch& batch) { return trial.step(batch); });
+    EXPECT_EQ(torch::equal(frozen, before), i >= 3) << i;
   }
   EXPECT_EQ(graph.replays(), 3);
 }
