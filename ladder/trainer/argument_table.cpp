@@ -205,6 +205,7 @@ constexpr TrainingArgument kRows[] = {
     flag<&T::fp16>(kTraining, "fp16", "mixed precision in float16"),
     flag<&T::bf16>(kTraining, "bf16", "mixed precision in bfloat16"),
     flag<&T::tf32>(kTraining, "tf32", "TensorFloat-32 matrix products on a GPU"),
+    flag<&T::cuda_graph>(kTraining, "cuda_graph", "forward and backward as one launch on a GPU"),
 
     option<&T::logging_strategy>(kTogether, "logging_strategy", "no|steps|epoch", "when to log"),
     option<&T::logging_steps>(kTogether, "logging_steps", "X",

@@ -59,6 +59,21 @@ void choose_determinism(const TrainingArguments& args, const torch::Device& devi
   at::globalContext().setAllowTF32CuDNN(*args.tf32);
 }
 
+// The host's part of a step that a graph replays must be the same each time.
+void require_capturable(const TrainingArguments& args, const Accelerator& accelerator) {
+  if (!args.cuda_graph) return;
+  if (!accelerator.device().is_cuda()) {
+    throw UsageError::conflict("cuda_graph", "needs a GPU, and this run is on the CPU",
+                               "leave it unset");
+  }
+  if (accelerator.mixed_precision() == Precision::kFp16 || accelerator.options().debug ||
+      accelerator.gradient_accumulation_steps() > 1 ||
+      args.replicate_options().in_micro_batches()) {
+    throw UsageError::conflict("cuda_graph", "fp16, gradient accumulation, sums or debug is set",
+                               "use bf16, and leave the others unset");
+  }
+}
+
 using O = TrainerOptions;
 
 bool has_optimizer(const O& o) { return o.optimizers.optimizer != nullptr; }
@@ -119,6 +134,7 @@ Trainer::Trainer(TrainerOptions options)
   set_seed(args_.seed);  // before the weights are drawn
   model_ = options_.model ? options_.model : options_.model_init();
   choose_determinism(args_, accelerator_.device());
+  require_capturable(args_, accelerator_);
   for (const auto& warning : warnings_) accelerator_.log().info(warning);
   accelerator_.register_for_checkpointing(state_, "trainer_state.json");
   accelerator_.register_for_checkpointing(arguments_file_, "training_args.json");

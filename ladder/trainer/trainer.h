@@ -18,6 +18,7 @@
 #include "ladder/data/batch.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/data/dataset.h"
+#include "ladder/graph/step_graph.h"
 #include "ladder/guest/adapt.h"
 #include "ladder/monitor/step_observer.h"
 #include "ladder/nn/model.h"
@@ -348,6 +349,7 @@ class Trainer {
   std::shared_ptr<Model> prepared_model_;
   std::shared_ptr<AcceleratedOptimizer> optimizer_;
   std::shared_ptr<AcceleratedScheduler> scheduler_;
+  std::optional<StepGraph> graph_;  // of training_step
   std::unique_ptr<AcceleratedDataLoader> train_loader_;
   std::unique_ptr<AcceleratedDataLoader> eval_loader_;  // of the present or last evaluation
   std::optional<NumItems> eval_items_;                  // of its present batch, in micro-batches

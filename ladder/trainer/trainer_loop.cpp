@@ -154,6 +154,8 @@ void Trainer::prepare_training() {
   auto schedule = options_.optimizers.lr_scheduler;
   if (schedule == nullptr) schedule = new_schedule();
   scheduler_ = accelerator_.prepare_scheduler(schedule);
+  graph_.reset();
+  if (args_.cuda_graph) graph_.emplace(accelerator_.device(), optimizer_->optimizer());
 }
 
 // Starts from the optimizer's initial learning rates, also in a second training.
@@ -243,9 +245,15 @@ void Trainer::stop_after(Verdict verdict, bool saved) {
 
 torch::Tensor Trainer::train_on(const Batch& batch) {
   const RandomScope random({args_.seed, batch.epoch, batch.positions});
-  const auto inputs = options_.data_collator(batch);
-  const auto loss = training_step(*prepared_model_, inputs, batch.num_items());
-  state_.total_flos += floating_point_ops(inputs);
+  auto collated = batch;
+  collated.inputs = options_.data_collator(batch);
+  collated.targets = torch::Tensor();  // among the inputs
+  const auto step = [this](const Batch& own) {
+    const RandomScope random_in_step({args_.seed, own.epoch, own.positions});
+    return training_step(*prepared_model_, own.inputs, own.num_items());
+  };
+  const auto loss = graph_ ? graph_->run(collated, step) : step(collated);
+  state_.total_flos += floating_point_ops(collated.inputs);
   if (batch.micro_batch > 0) {
     shares_.emplace_back(loss.to(torch::kFloat64), accelerator_.loss_weight());
     return loss;

@@ -88,6 +88,7 @@ struct TrainingArguments {
   bool fp16 = false;
   bool bf16 = false;
   std::optional<bool> tf32;  // TensorFloat-32 for matrix products on a GPU
+  bool cuda_graph = false;   // forward and backward as one launch on a GPU: StepGraph
 
   // --- Logging ---
   IntervalStrategy logging_strategy = IntervalStrategy::kSteps;

@@ -87,6 +87,7 @@ ROWS = {
     "stage6 bf16": amp(STAGE6, "bf16", expected=Numbers(80)),
     "stage6 fp16": amp(STAGE6, "fp16", expected=Numbers(96, events=1)),
     "stage6 fp16 on 2": amp(STAGE6, "fp16", ranks=2, expected=Numbers(108, events=1)),
+    "stage6 fp32, graph": amp(STAGE6, "fp32", "--cuda-graph", expected=Numbers(29)),
     "stage6 convnet fp32": amp(STAGE6, "fp32", *CONVNET, expected=Numbers(47)),
     "stage6 hf-defaults": trainer("--profile", "hf-defaults", expected=Numbers(75)),
     "stage6 hf-defaults fp16": trainer("--profile", "hf-defaults", "--fp16", "true",

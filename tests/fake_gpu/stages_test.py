@@ -99,6 +99,10 @@ def of_one_process() -> list[Row]:
     rows += [Row(STAGE0, "cuda", single(), flags) for flags in (
         ("--pin-memory",), ("--num-workers", 2), ("--pin-memory", "--num-workers", 2),
         ("--augment", "shift"), ("--augment", "shift", "--pin-memory"))]
+    for precision, recipe in (("fp32", ()), ("fp32", CONVNET), ("bf16", ())):
+        flags = in_precision(STAGE6, precision)
+        rows.append(Row(STAGE6, "1 rank", single(STAGE6, "--cuda-graph", *flags), recipe, precision,
+                        same=single(STAGE6, *flags)))
     return [*rows, Row(STAGE1, "0,1", replicas("0,1"), ("--augment", "shift", "--pin-memory"))]
 
 

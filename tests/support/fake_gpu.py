@@ -30,9 +30,9 @@ def gpu_ranks(program: Path, world: int = 2, device: str = "cuda") -> Way:
     return gpu(program, "--nprocs", world, "--device", device, *GLOO)
 
 
-def single(stage: Path = STAGE0, device: str = "cuda") -> Way:
+def single(stage: Path = STAGE0, *flags: object, device: str = "cuda") -> Way:
     ranks = () if stage in (STAGE0, CUDA_GRAPH) else ("--nprocs", 1)
-    return gpu(stage, "--device", device, *ranks)
+    return gpu(stage, "--device", device, *ranks, *flags)
 
 
 def replicas(devices: str, *flags: object) -> Way:

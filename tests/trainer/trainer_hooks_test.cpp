@@ -628,6 +628,28 @@ TEST(TrainerWithAGpu, GivesMetricsTheirTensorsInHostMemory) {
   EXPECT_NE(find_metric(trainer.evaluate(), "eval_right"), nullptr);
 }
 
+TEST(Trainer, MakesAGraphOfStepsThatAGraphCanRepeat) {
+  auto options = plain_options();
+  options.args.cuda_graph = true;
+  options.model = std::make_shared<Classifier>();
+  EXPECT_ERROR(const Trainer trainer(options), UsageError, "cuda_graph: needs a GPU");
+}
+
+TEST(TrainerWithAGpu, MakesNoGraphOfStepsThatChange) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
+  for (const char* what : {"fp16", "accumulation", "debug"}) {
+    auto options = plain_options();
+    options.accelerator.cpu = false;
+    options.model = std::make_shared<Classifier>();
+    options.args.cuda_graph = true;
+    options.args.fp16 = what == std::string("fp16");
+    options.args.gradient_accumulation_steps = what == std::string("accumulation") ? 2 : 1;
+    if (what == std::string("debug")) options.accelerator.debug = true;
+    EXPECT_ERROR(const Trainer trainer(options), UsageError,
+                 "cuda_graph: fp16, gradient accumulation");
+  }
+}
+
 // dataloader_pin_memory is true by default.
 TEST(TrainerWithAGpu, PageLocksNoBatchesForTheCpu) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
