@@ -10,6 +10,7 @@
 #include <ladder/data/data_loader.h>
 #include <ladder/data/distributed_sampler.h>
 #include <ladder/exact/exact_data_parallel.h>
+#include <ladder/graph/step_graph.h>
 #include <ladder/launch/exit_status.h>
 #include <ladder/launch/spawn.h>
 #include <ladder/nn/random_scope.h>
@@ -338,6 +339,20 @@ void three_lines() {
     optimizer->zero_grad();
   }
   // #endregion three-lines
+
+  // #region one-launch
+  StepGraph graph(accelerator.device(), optimizer->optimizer());
+  for (const Batch& batch : train) {
+    const auto loss = graph.run(batch, [&, &model = model](const Batch& own) {
+      const RandomScope random({recipe.seed(), own.epoch, own.positions});
+      const auto loss_of_step = recipe.loss(model->forward(own.inputs), own);
+      accelerator.backward(loss_of_step);
+      return loss_of_step;
+    });
+    optimizer->step();
+    optimizer->zero_grad();
+  }
+  // #endregion one-launch
 }
 
 // docs/reference/6-trainer.md
