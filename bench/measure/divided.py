@@ -4,7 +4,7 @@
     python3 bench/measure/divided.py bench/results/NAME.divided.json
 
 build/bin/divided_memory trains the recipe stack on 1, 2 and 4 ranks over Gloo, each way to divide
-for a few steps. All but the peak of a step can be predicted. When a unit is whole is from traces of
+for a few steps. The predicted peak has no temporary tensors. When a unit is whole is from traces of
 beyond/fully_sharded on two ranks, of the step of median length. Takes a minute.
 """
 
@@ -32,6 +32,9 @@ KEPT = WIDTH + LAYERS * 5 * WIDTH + CLASSES
 FLOAT = 4
 TRACED = {"zero3": "--reshard-after-forward", "zero2": "--no-reshard-after-forward"}
 FORWARD = "FullyShardedDataParallel.forward"
+KEPT_IN_A_STEP = ("weights", "gradients", "state", "activations")
+# Besides, at the peak: units that are whole, and the gradient of one.
+WHOLE = {"ddp": 0, "zero1": 0, "zero2": PARAMETERS, "zero3": PARAMETERS - (LAYERS - 2) * LAYER}
 COLLECTIVES = {"ddp": 2, "zero1": 3, "zero2": 2, "zero3": 3}  # each sends (N - 1) / N of all weights
 
 
@@ -46,8 +49,11 @@ def predicted(way: str, ranks: int) -> dict[str, float]:
     else:
         found = {"activations": FLOAT * KEPT * BATCH / ranks,
                  "sent_per_step": COLLECTIVES[way] * (ranks - 1) / ranks * all_bytes}
-    return found | {"weights": network, "gradients": network,
-                    "state": 2 * (all_bytes if way == "ddp" else share)}
+    found |= {"weights": network, "gradients": network,
+              "state": 2 * (all_bytes if way == "ddp" else share)}
+    if way in WHOLE:
+        found["peak"] = sum(found[name] for name in KEPT_IN_A_STEP) + FLOAT * WHOLE[way]
+    return found
 
 
 def units_of(trace: dict[str, Any]) -> list[list[Any]]:
