@@ -4,7 +4,7 @@
 
     tools/structure.py [--root DIR] [--list]
 
-The spine is what lessons 0 to 4, 7 and 8 need; what is optional stands on shelves, which the spine
+The spine is what lessons 0 to 4 and 7 to 9 need; what is optional stands on shelves, which the spine
 must not include. A module is a source with its header; a file reaches what it includes and the
 sources of the headers that it includes. A file names exact sums if it names their class, files,
 shelf, options or choice (ExactDataParallel, exact_sums, "exact sums", --sums exact), not if
@@ -26,6 +26,7 @@ SHELVES = {
     "armour": "armour/ checkpoint/folder_lock checkpoint/checkpoint_folder "
               "checkpoint/checkpoint_manifest monitor/stop_signal monitor/loss_guard",
     "exact": "exact/",
+    "graph": "graph/",
     "guest": "guest/ optim/torch_lr_scheduler checkpoint/optimizer_archive",
     "kernels": "kernels/",
     "launchers": "launchers/",
