@@ -47,7 +47,7 @@ COMPUTE = ("compute", "compute-accumulation", "convnet-compute")
 IMAGES = (1, 2, 4, 8, 16, 32, 64)
 HOOKS = ("plain", "bf16", "fp16")
 TRACED_RATE = "1gbit"
-TRACES = ("plain", "no-overlap")
+TRACES = ("plain", "one-bucket", "no-overlap")
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 BURSTS = {"100mbit": 16_000, "1gbit": 80_000, "10gbit": 256_000}  # bytes above the rate, at once
 

@@ -34,7 +34,7 @@ VARIANTS = {
     "fp16": Variant("fp16 compression", share=0.5),
     "accumulation": Variant("accumulation 4", compute="compute-accumulation"),
     "one-bucket": Variant("one bucket", overlap=False),
-    "no-overlap": Variant("no overlap", overlap=False),
+    "no-overlap": Variant("all-reduce per parameter", overlap=False),
     "convnet": Variant("convnet, plain", compute="convnet-compute"),
 }
 

@@ -13,14 +13,15 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from drawing import PAGE_WIDTH, Band, Box, Picture, axes_of, distances, draw_bands, show_grid_alone
 from intervals import Estimate, Interval, inverse
-from link_model import RATES, SHARED_MEMORY, VARIANTS, Measured, fitted, length_of, measurements
+from link_model import RATES, SHARED_MEMORY, Measured, fitted, length_of, measurements
 from scale import BATCH, DIVIDED, PLAIN, RANKS, Costs
 from words import INK, STAGE_COLOURS, significant
 
 LANES = {"forward": STAGE_COLOURS[2], "backward": STAGE_COLOURS[3], "wire": STAGE_COLOURS[4],
          "optimizer": STAGE_COLOURS[5]}
-TITLES = {"plain": "With overlap: DistributedDataParallel",
-          "no-overlap": "Without overlap: all-reduces after backward"}
+# From panel to panel one thing changes: when the gradients are sent, then in how many messages.
+TITLES = {"plain": "Buckets, sent during backward", "one-bucket": "One bucket, sent after backward",
+          "no-overlap": "A message per parameter, sent after backward"}
 
 Span = Sequence[Any]  # lane, begin, length, bytes
 
@@ -60,19 +61,19 @@ def boxes_of(row: int, span: Span, spans: Sequence[Span]) -> list[Box]:
 
 
 def trace_picture(record: Mapping[str, Any]) -> Picture:
-    """A step with overlap above one without, on one scale of time."""
+    """The same step in several ways, on one scale of time."""
     bands = []
-    for name, trace in record["traces"].items():
+    for name, trace in ((name, record["traces"][name]) for name in TITLES
+                        if name in record["traces"]):
         lanes = lanes_of(trace["spans"])
-        title = (f"{TITLES.get(name, VARIANTS[name].words)}, {RATES[trace['rate']]}, "
-                 f"{length_of(trace['spans']):.1f} ms")
+        title = f"{TITLES[name]}: {length_of(trace['spans']):.1f} ms at {RATES[trace['rate']]}"
         bands.append(Band(title, lane_names(lanes), [
             box for row, (_, spans) in enumerate(lanes) for span in spans
             for box in boxes_of(row, span, trace["spans"])]))
     about = ("Lanes of one training step over time: forward, backward, each message of gradients "
              "on the wire, optimizer. " + "; ".join(band.title for band in bands))
     return Picture("links", "The gradients of one step on the wire", about,
-                   partial(draw_bands, PAGE_WIDTH, bands), heading="Two steps on a cable")
+                   partial(draw_bands, PAGE_WIDTH, bands), heading="A step on a cable")
 
 
 WAYS = {"plain": ("plain", STAGE_COLOURS[2]), "bf16": ("bf16 compression", STAGE_COLOURS[4]),

@@ -8,7 +8,8 @@ from typing import Any
 
 from intervals import median_of
 from link_model import (
-    TOLERANCE, VARIANTS, Link, Measured, cables, compute_times, fitted, measurements, sections,
+    RATES, TOLERANCE, VARIANTS, Link, Measured, cables, compute_times, fitted, measurements,
+    sections,
 )
 from tables import Table
 from words import number, significant
@@ -27,6 +28,18 @@ def machine_text(record: Mapping[str, Any]) -> str:
     machine = record["machine"]
     return (f"{machine['cpus']} cores of {machine['cpu']}, Linux {machine['kernel']}; load before "
             f"{machine['load_before']:.1f}; commit {record['commit']}, {record['date'][:10]}.")
+
+
+def link_value(record: Mapping[str, Any], link: str, what: str) -> str:
+    """Of a link: its alpha in µs, its beta in Mbit/s; in ms an all-reduce of basicnet's gradients
+    on `what` ranks, or a step of the variant `what`, or what a rank computes in it."""
+    words = RATES[link]
+    one = cables(record)[words]
+    if what in ("alpha", "beta"):
+        return f"{one.alpha * 1e6:.0f}" if what == "alpha" else f"{one.beta * 8e-6:.0f}"
+    if what.isdecimal():
+        return milliseconds(one.all_reduce(int(what), GRADIENTS["basicnet"]))
+    return milliseconds(median(record["links"][link]["variants"][what]["seconds"]))
 
 
 def share_text(row: Measured) -> str:

@@ -394,6 +394,11 @@ def draw_ways(ways: Mapping[str, Any], labels: Mapping[str, str]) -> Figure:
     return figure
 
 
+def update_value(record: Record, way: str) -> str:
+    """The accuracy at the end, in percent."""
+    return percent(record["ways"][way.replace("_", " ")]["points"][-1][2])
+
+
 def updates_picture(record: Record) -> Picture:
     """What counts is the number of updates and their length."""
     labels = {}

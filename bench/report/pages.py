@@ -20,7 +20,8 @@ those of the report that a page shows, of the records of docs/bench.md. The line
 the commits of the record's rows.
 
 A number within a sentence is a row and what of it, or two rows and their ratio; the third form is
-the commits of the rows of a record of the suite. A line may end anywhere within the marker:
+the commits of the rows of a record of the suite. RECORD_VALUES has those of other records. A line
+may end anywhere within the marker:
 
     <!-- value bench/results/NAME.json full/RECIPE/PROGRAM/world:2/... seconds -->12.3<!-- end -->
     <!-- value bench/results/NAME.json slice/... over slice/... -->1.07<!-- end -->
@@ -99,7 +100,11 @@ MEASURES: dict[str, Callable[[Row], str]] = {
     "samples_per_second": lambda row: number(row.counter("samples_per_second"), 0),
     "accuracy": lambda row: percent(row.accuracy().value),
     "memory": lambda row: megabytes(row.counter("peak_rss_bytes")),
+    "device_memory": lambda row: megabytes(row.counter("device_peak_bytes")),
 }
+# A number of a record that is no result of the suite.
+RECORD_VALUES: dict[str, Callable[..., str]] = {
+    "links": link_tables.link_value, "updates": measured.update_value}
 
 
 def table_lines(table: Table, *more: str) -> str:
@@ -154,6 +159,8 @@ def row_of(results: Results, name: str) -> Row:
 def valued(match: re.Match[str]) -> str:
     """A number within a sentence."""
     begin, path, words, end = match.groups()
+    if value := RECORD_VALUES.get(path.split(".")[-2]):
+        return f"{begin}{value(json.loads((ROOT / path).read_text()), *words.split())}{end}"
     results = read([ROOT / path])
     if words == "commit":
         return f"{begin}{results.contexts[0]['commit']}{end}"

@@ -108,7 +108,7 @@ def test_a_trial_leaves_a_record_and_nothing_else(trial: Launched, tmp_path: Pat
     [sent, _] = section["variants"]["plain"]["sent_bytes"]
     assert sent == approx(4_799_528, rel=0.05)
     assert link_model.link_of(section).beta < 1.3 * 1e9 / 8  # the kernel limits it
-    assert set(record["traces"]) == {"plain", "no-overlap"}
+    assert set(record["traces"]) == {"plain", "one-bucket", "no-overlap"}
     assert len(scale.scale_tables(record)) == 2
 
 

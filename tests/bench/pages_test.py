@@ -80,14 +80,17 @@ def test_writes_tables_and_pictures_and_finds_what_differs_from_them(root: Path,
 
 def test_a_number_within_a_sentence_comes_from_its_row(root: Path, start) -> None:
     page = write(root / "docs/4.md",
-                 f"A step takes {VALUE} ms_per_step -->9<!-- end --> ms, {VALUE} over "
+                 "".join(f"<!-- value {pages.LINKS_RECORD} 1gbit {what} -->9<!-- end --> "
+                         for what in ("alpha", "beta", 4, "plain"))
+                 + f"A step takes {VALUE} ms_per_step -->9<!-- end --> ms, {VALUE} over "
                  f"{ROW.replace('2/prec', '1/prec')} -->9<!-- end --> of one process, in "
                  f"{VALUE} memory -->9<!-- end --> MB, at <!-- value {pages.RECORD} commit -->"
                  "9<!-- end -->.\n")
     start(pages, "--update")
     text = page.read_text(encoding="utf-8")
     assert (re.sub("<!--.*?-->", "", text)
-            == "A step takes 28.0 ms, 0.52 of one process, in 1180 MB, at b1aeebe dirty.\n")
+            == "10 3840 15.1 40.0 A step takes 28.0 ms, 0.52 of one process, in 1180 MB, at b1aeebe "
+               "dirty.\n")
     write(page, text.replace("1180", "1181"))
     code, out, _ = start(pages)
     assert (code, out.splitlines()[0]) == (

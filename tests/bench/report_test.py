@@ -161,9 +161,9 @@ def test_nothing_but_failures_is_a_page_too(page) -> None:
 
 
 @pytest.mark.parametrize("changes, there, absent", [
-    ({}, ["Links", "Cost at scale", "Epochs over ranks", "Two steps on a cable",
+    ({}, ["Links", "Cost at scale", "Epochs over ranks", "A step on a cable",
           "Speed over bandwidth"], []),
-    ({"traces": {}}, ["Cost at scale", "Speed over bandwidth"], ["Two steps on a cable"]),
+    ({"traces": {}}, ["Cost at scale", "Speed over bandwidth"], ["A step on a cable"]),
     ({"links": {"1gbit": {"not_run": "not run: no tc here"}}, "traces": {}},
      ["Links", "1 Gbit/s: not run: no tc here"], ["Cost at scale"])])
 def test_links_have_sections_with_what_was_measured(page, changes, there, absent) -> None:
