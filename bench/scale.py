@@ -163,7 +163,8 @@ def crossover_table(costs: Costs) -> Table:
     notes = [f"A measure pays where it makes an epoch at least {100 * GAIN:.0f} % shorter, among 2 "
              f"to {MOST:,} ranks. Compression and accumulation are compared with 64 images per "
              "rank and step; 64 images per rank with a batch of 64 that the ranks divide, which "
-             f"has no use for more than {BATCH} ranks. The last column: how many ranks are the "
+             f"has no use for more than {BATCH} ranks. Accumulation and 64 images per rank also "
+             "make fewer updates per epoch, which can cost accuracy. The last column: how many ranks are the "
              "fastest at dividing it."]
     header = ("link", *(better.words for better, _ in MEASURES), "ranks, 64 images divided")
     return Table("What pays from how many ranks", header, rows, notes, [], 4)
