@@ -37,7 +37,7 @@ LANGUAGES = {"docs/quick-start.zh.md": "zh-Hans", "docs/quick-start.ko.md": "ko"
 COLLAPSED = "## Sources"  # of every page
 COLLAPSE = "<!-- collapse -->"
 TAB_TITLES = {"python": "Python", "cpp": "C++", "diff": "C++"}
-COPIED = {".ipynb", ".md", ".svg", ".png"}  # as they are
+COPIED = {".html", ".ipynb", ".md", ".svg", ".png"}  # as they are
 CODE_LANGUAGES = {".h": "cpp", ".cpp": "cpp", ".cu": "cpp", ".py": "python", ".sh": "bash",
                   ".sbatch": "bash", ".yaml": "yaml", ".json": "json", ".diff": "diff"}
 LARGEST_PAGE = 100_000  # bytes of a source file; a larger one is copied as it is

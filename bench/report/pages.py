@@ -195,8 +195,8 @@ def page_text(page: str) -> str:
 
 def wanted() -> dict[Path, str]:
     """What the pages and their pictures have to hold."""
-    others = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))
-              if MARKER.search(path.read_text(encoding="utf-8"))]
+    others = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.*"))
+              if path.suffix in (".md", ".html") and MARKER.search(path.read_text(encoding="utf-8"))]
     pages = {ROOT / page: page_text(page) for page in dict.fromkeys([*PAGES, *others])}
     whole = WHOLE.search((ROOT / "docs/bench.md").read_text(encoding="utf-8"))
     results = read([ROOT / path for path in (whole[1].split() if whole else [RECORD])])
