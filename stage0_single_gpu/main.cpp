@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 0: one device. The baseline that every later stage is compared with.
+// Stage 0 (docs/stages/0-single-gpu.md): one device. The baseline of all later stages.
 //
 //   build/bin/stage0_single_gpu                     train BasicNet on MNIST for one epoch
 //   build/bin/stage0_single_gpu --recipe convnet    the BatchNorm network, three epochs

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 1: DataParallel. One process, one loop; each batch is divided over several devices.
+// Stage 1 (docs/stages/1-data-parallel.md): DataParallel. One process divides batches over devices.
 //
 //   build/bin/stage1_data_parallel                         all GPUs, or two replicas on the CPU
 //   build/bin/stage1_data_parallel --device-ids 0,1        these two GPUs

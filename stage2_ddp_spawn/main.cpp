@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 2: DistributedDataParallel, started by fork. One process per device, each with a loop,
-// a model and an optimizer of its own; gradients are averaged while backward runs.
+// Stage 2 (docs/stages/2-ddp-spawn.md): DistributedDataParallel, started by fork. One process per
+// device, with loop, model and optimizer of its own; gradients are averaged during backward.
 //
 //   build/bin/stage2_ddp_spawn                            one process per GPU, or two on the CPU
 //   build/bin/stage2_ddp_spawn --nprocs 4                 four processes

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 3: DistributedDataParallel, started by a launcher. The program starts no processes; the
-// launcher starts it once per device, on one machine or on many.
+// Stage 3 (docs/stages/3-ddp-torchrun.md): DistributedDataParallel, started by a launcher. The
+// program starts no processes; the launcher starts it once per device, on one machine or on many.
 //
 //   .venv/bin/torchrun --standalone --nproc-per-node 2 --no-python build/bin/stage3_ddp_torchrun
 //   mpirun -n 2 build/bin/stage3_ddp_torchrun

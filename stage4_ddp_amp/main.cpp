@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 4: mixed precision (4a) and SyncBatchNorm (4b). Large operations compute in 16 bits, and
-// BatchNorm uses the batches of all ranks. Without a launcher, the program starts its ranks itself.
+// Stage 4 (docs/stages/4-ddp-amp.md): mixed precision (4a), SyncBatchNorm (4b). Large operations
+// compute in 16 bits, BatchNorm uses all ranks' batches. Without a launcher it starts its ranks.
 //
 //   build/bin/stage4_ddp_amp                           bf16 on the CPU, fp16 on GPUs, two ranks
 //   build/bin/stage4_ddp_amp --profile ddp-practice    the tutorial's run, which loses accuracy

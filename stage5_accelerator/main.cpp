@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 5: the Accelerator. The loop is the same for any number of devices: one object prepares
-// data, model and optimizer for the processes that were started.
+// Stage 5 (docs/stages/5-accelerator.md): the Accelerator. The loop is the same for any number of
+// devices: one object prepares data, model and optimizer for the processes that were started.
 //
 //   build/bin/stage5_accelerator                    one process
 //   build/bin/stage5_accelerator --nprocs 2         two, which it starts itself

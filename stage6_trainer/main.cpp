@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 6: the Trainer. No loop: the program defines what to train, and arguments define how.
+// Stage 6 (docs/stages/6-trainer.md): the Trainer. Code defines what to train, arguments how.
 //
 //   build/bin/stage6_trainer                        one process; --num-processes 2: two
 //   build/bin/stage6_trainer --profile hf-defaults  with the defaults of transformers

@@ -11,7 +11,7 @@ from typing import NamedTuple
 HEADING = re.compile(r"(#{1,6}) (.+)")
 GAP = "..."  # in a quote or an output: omitted lines
 PAGES = ("*.md", "docs/**/*.md", "bench/*.md", "examples/*.md", "exercises/*.md",
-         "exercises/*/*.md", "tests/*.md", "tests/*/*.md")
+         "exercises/*/*.md", "stage*/*.md", "beyond/*/*.md", "tests/*.md", "tests/*/*.md")
 
 
 class Block(NamedTuple):

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA graph: stage 0 with its whole step in one CUDA graph, so that a small network does not wait
-// for its host.
+// CUDA graph (docs/stages/0b-cuda-graph.md): stage 0 with its whole step in one CUDA graph, so that
+// a small network does not wait for its host.
 //
 //   build/bin/cuda_graph                     train BasicNet on MNIST for one epoch
 //   build/bin/cuda_graph --recipe convnet    the BatchNorm network, three epochs

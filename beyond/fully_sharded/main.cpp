@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fully sharded: stage 2 with parameters, gradients and the optimizer's state divided among the
-// ranks. Each rank keeps its shard of every unit of the network; a unit is made whole when it
-// computes, and divided again after it.
+// Fully sharded (docs/stages/9-fully-sharded.md): stage 2 with parameters, gradients and the
+// optimizer's state divided among the ranks. Each rank keeps its shard of every unit of the
+// network; a unit is made whole when it computes, and divided again after it.
 //
 //   build/bin/fully_sharded --recipe stack               two processes
 //   build/bin/fully_sharded --recipe stack --nprocs 4    four processes, each with a quarter

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pipeline: stage 0 with the network cut over processes. Each rank has some of the layers; a batch
-// passes them in micro-batches, so that the ranks work at the same time.
+// Pipeline (docs/stages/8-pipeline.md): stage 0 with the network cut over processes. Each has some
+// layers; a batch passes them in micro-batches, so that the ranks work at the same time.
 //
 //   build/bin/pipeline                             two processes, two stages
 //   build/bin/pipeline --nprocs 4                  four stages: conv1, conv2, fc1, fc2

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zero redundancy: stage 2 with the state of the optimizer divided among the ranks. Each rank
-// keeps the state of its part of the weights, steps that part, and gets the others.
+// Zero redundancy (docs/stages/7-zero-redundancy.md): stage 2 with the optimizer's state divided
+// among the ranks. Each keeps the state of its part of the weights, steps it, and gets the others.
 //
 //   build/bin/zero_redundancy                two processes
 //   build/bin/zero_redundancy --nprocs 4     four processes, each with a quarter of the state

@@ -153,6 +153,16 @@ def test_the_glossary_names_what_the_headers_have() -> None:
         assert names <= {*re.findall(r"\w+", text), *EXAMPLES}, line
 
 
+@pytest.mark.parametrize("main", [*ROOT.glob("stage*/main.cpp"), *ROOT.glob("beyond/*/main.cpp")],
+                         ids=lambda main: main.parent.name)
+def test_a_program_and_its_readme_name_its_lesson(main: Path) -> None:
+    [lesson] = re.findall(r"^// .* \((docs/stages/[\w-]+\.md)\): ", main.read_text(), re.MULTILINE)
+    lines = main.with_name("README.md").read_text(encoding="utf-8").splitlines()
+    found = dict(re.findall(r"^- \*\*(\w+)\*\*: (.+)", "\n".join(lines), re.MULTILINE))
+    assert list(found) == ["Idea", "Lesson", "Diff", "Command"] and f"/{lesson})" in found["Lesson"]
+    assert (ROOT / lesson).is_file()
+
+
 def test_the_picture_of_the_ladder_has_the_ideas_of_the_table() -> None:
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     picture = (ROOT / "docs/images/ladder.svg").read_text(encoding="utf-8")
