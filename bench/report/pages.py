@@ -100,6 +100,7 @@ MEASURES: dict[str, Callable[[Row], str]] = {
     "samples_per_second": lambda row: number(row.counter("samples_per_second"), 0),
     "accuracy": lambda row: percent(row.accuracy().value),
     "memory": lambda row: megabytes(row.counter("peak_rss_bytes")),
+    "data_ms": lambda row: number(row.counter("phase_data_ms")),
     "device_memory": lambda row: megabytes(row.counter("device_peak_bytes")),
 }
 # A number of a record that is no result of the suite.
