@@ -134,25 +134,6 @@ def fits_table(record: Mapping[str, Any]) -> Table:
                              "at bytes"), rows, notes)
 
 
-def model_table(record: Mapping[str, Any]) -> Table:
-    links = cables(record)
-    rows = [[str(ranks), *(milliseconds(link.all_reduce(ranks, size))
-                           for size in GRADIENTS.values() for link in links.values())]
-            for ranks in (RANKS if links else ())]
-    return Table("All-reduce, ms", ("ranks", *columns(links)), rows, [crossing_text(links)])
-
-
-def columns(links: Mapping[str, Link]) -> list[str]:
-    return [f"{recipe}, {words}" for recipe in GRADIENTS for words in links]
-
-
-def crossing_text(links: Mapping[str, Link]) -> str:
-    """Where latency and bandwidth cost the same: B = N α β."""
-    sizes = [f"{significant(8 * link.alpha * link.beta / 1e3)} kB on the link of {words}"
-             for words, link in links.items() if words != "unlimited"]
-    return f"For 8 ranks both parts are equal at {', '.join(sizes)}." if sizes else ""
-
-
 def speed_of(record: Mapping[str, Any], recipe: str, link: Link, ranks: int) -> float | None:
     """Times as fast as one rank, with the batch divided; None without a measured computing time."""
     times = compute_times(record, recipe)
@@ -189,5 +170,6 @@ def speed_table(record: Mapping[str, Any]) -> Table:
     for ranks in RANKS:
         speeds = [speed_of(record, recipe, links[words], ranks) for recipe, words in places]
         rows.append([str(ranks), *("" if speed is None else number(speed, 2) for speed in speeds)])
-    return Table("Speed over one rank, by the model", ("ranks", *columns(links)),
-                 rows if links else [], list(filter(None, [largest_promise(record, links)])))
+    return Table("Speed over one rank, by the model",
+                 ("ranks", *(", ".join(place) for place in places)), rows if links else [],
+                 list(filter(None, [largest_promise(record, links)])))

@@ -80,7 +80,7 @@ SHOWN = re.compile(r"images/(bench-[\w-]+)\.svg")
 COLUMNS = 120
 LINK_TABLES = {
     "--links": lambda record: [link_tables.links_table(record), link_tables.fits_table(record)],
-    "--model": lambda record: [link_tables.model_table(record), link_tables.speed_table(record)],
+    "--model": lambda record: [link_tables.speed_table(record)],
     "--scale": scale.scale_tables}
 # Records of one program, and what a page shows of them.
 RECORD_TABLES = {"--step": measured.step_table, "--pipeline": measured.pipeline_table,

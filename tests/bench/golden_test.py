@@ -28,8 +28,7 @@ EXACT = made.exact_sums()["benchmarks"]
 def links() -> str:
     record = sample_links.record()
     tables = (link_tables.links_table(record), link_tables.fits_table(record),
-              link_tables.model_table(record), link_tables.speed_table(record),
-              *scale.scale_tables(record))
+              link_tables.speed_table(record), *scale.scale_tables(record))
     return "\n\n".join(map(table.terminal_table, tables)) + "\n"
 
 
