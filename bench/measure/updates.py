@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains ConvNet on two ranks in three ways, and records its accuracy over updates and images.
+"""Trains ConvNet on two ranks in three ways, and records its accuracy over updates and images;
+then the run of the tutorial DDP-practice with three seeds, in C++ and in Python.
 
     python3 bench/measure/updates.py bench/results/NAME.updates.json
 
 Runs stage 6, which can evaluate during an epoch. The three ways: a batch of 32 that the ranks
 divide, a batch of 32 per rank, and the same with twice the learning rate, as --scale-lr linear of
-stages 2 to 4 sets it. One seed, no times. Takes about three minutes on two cores.
+stages 2 to 4 sets it. One seed, no times. Takes about eight minutes on two cores.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ from record import write_record  # noqa: E402
 from rows import described  # noqa: E402
 
 PROGRAM = ROOT / "build/bin/stage6_trainer"
+PRACTICE: dict[str, tuple[object, ...]] = {
+    "stage4_ddp_amp": (ROOT / "build/bin/stage4_ddp_amp", "--profile", "ddp-practice",
+                       "--device", "cpu"),
+    "python_ddp_amp": (sys.executable, ROOT / "bench/peers/ddp.py", "--recipe", "convnet",
+                       "--epochs", 3, "--batch-size", 32, "--batch-mode", "per-device", "--lr",
+                       1e-4, "--device", "cpu")}
+SEEDS = (1, 2, 3)
 RANKS = 2
 BATCH = 32
 IMAGES = 60_000
@@ -73,12 +81,24 @@ def trained(way: Way) -> dict[str, Any]:
     return {"batch": way.batch, "flags": list(way.flags), "points": points}
 
 
+def accuracy_of(program: str, seed: int) -> float:
+    """In percent, of the tutorial's run with a batch of its own on each of two ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = Path(folder) / "metrics.jsonl"
+        subprocess.run([*map(str, PRACTICE[program]), "--precision", "bf16", "--seed", str(seed),
+                        "--metrics", str(metrics)], check=True, stdout=subprocess.DEVNULL,
+                       timeout=SECONDS)
+        return float(json.loads(metrics.read_text(encoding="utf-8").splitlines()[-1])["accuracy"])
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Measures accuracy over updates.")
     parser.add_argument("record", type=Path, metavar="NAME.updates.json")
     options = parser.parse_args(arguments)
     record = described() | {"recipe": "convnet", "ranks": RANKS, "seed": 42,
-                            "ways": {name: trained(way) for name, way in WAYS.items()}}
+                            "ways": {name: trained(way) for name, way in WAYS.items()},
+                            "practice": {program: [accuracy_of(program, seed) for seed in SEEDS]
+                                         for program in PRACTICE}}
     write_record(options.record, record)
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,14 @@ def test_evaluates_after_as_many_images_each_way() -> None:
     every = {way.batch: updates.command_of(way, Path("a")) for way in updates.WAYS.values()}
     assert {batch: words[words.index("--eval-steps") + 1] for batch, words in every.items()} == {
         32: "375", 64: "188"}
+
+
+def test_the_accuracy_of_a_run_is_that_of_its_result(monkeypatch) -> None:
+    program = ("import json, sys; words = dict(zip(sys.argv[1::2], sys.argv[2::2])); "
+               "open(words['--metrics'], 'w').write('{}\\n' + json.dumps("
+               "{'accuracy': 80 + int(words['--seed'])}))")
+    monkeypatch.setitem(updates.PRACTICE, "twin", (sys.executable, "-c", program))
+    assert [updates.accuracy_of("twin", seed) for seed in updates.SEEDS] == [81, 82, 83]
 
 
 def test_a_box_computes_behind_its_last_receive() -> None:
