@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of PyTorch and Accelerate, right and with one fault each, recorded for tools/same_run.
+
+FAULTS has the expected kind of each, which was written down before the tool saw their recordings.
+The bodies are those of other people's programs: a loop in the form of nanoGPT's train.py, and one in
+the form of Accelerate's nlp_example.py. Recording adds four lines to each, marked `# recorded`.
+"""
+from __future__ import annotations
+
+import math
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+from record_run import record  # recorded
+
+STEPS, BATCH = 6, 16
+
+
+# --- a loop in the form of nanoGPT's train.py ----------------------------------------------------
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.dropout = heads, nn.Dropout(dropout)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.attention, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2)
+                   for part in self.attention(self.norms[0](x)).split(width, dim=2))
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.dropout(self.out(y.transpose(1, 2).reshape(batch, length, width)))
+        return x + self.dropout(self.mlp(self.norms[1](x)))
+
+
+class GPT(nn.Module):
+    def __init__(self, dropout: float, vocabulary: int = 65, length: int = 16, width: int = 32) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, 4, dropout) for _ in range(2))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, idx: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.tokens(idx) + self.places(torch.arange(idx.shape[1]))
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(self.norm(x))
+        return logits, functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def get_batch(step: int, micro: int, micros: int, rank: int, world: int) -> tuple[torch.Tensor, ...]:
+    """This rank's part of micro-batch `micro` of `micros`: together the batch of the step."""
+    data = torch.randint(65, (4096,), generator=torch.Generator().manual_seed(7))
+    starts = torch.randint(4096 - 17, (BATCH,), generator=torch.Generator().manual_seed(step))
+    part = starts.tensor_split(micros)[micro].tensor_split(world)[rank]
+    return (torch.stack([data[i:i + 16] for i in part]),
+            torch.stack([data[i + 1:i + 17] for i in part]))
+
+
+def nanogpt(out: str, fault: str, micros: int = 1, dropout: float = 0.0, bf16: bool = False) -> None:
+    ddp = dist.is_initialized()
+    rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
+    torch.manual_seed(1337)
+    model = GPT(dropout)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    raw_model = model
+    if ddp:
+        model = DDP(model)
+    with record(model, optimizer, out):  # recorded
+        for step in range(STEPS):
+            lr = 1e-4 + 0.5 * (1 + math.cos(math.pi * step / STEPS)) * 9e-4
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            for micro in range(micros):
+                if ddp:
+                    model.require_backward_grad_sync = (
+                        micro == micros - 1 and fault != "no-sync-left-on")
+                x, y = get_batch(step, micro, micros, rank, world)
+                with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                    _, loss = (raw_model if fault == "raw-forward" else model)(x, y)
+                (loss if fault == "loss-not-divided" else loss / micros).backward()
+            if fault == "divided-again":
+                for parameter in raw_model.parameters():
+                    parameter.grad /= world
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+
+# --- a loop in the form of Accelerate's nlp_example.py -------------------------------------------
+
+
+class Classifier(nn.Module):
+    """Returns what transformers' models return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(100, 32, padding_idx=0)
+        self.layer, self.classifier = nn.Linear(32, 32), nn.Linear(32, 2)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> SimpleNamespace:
+        x = torch.tanh(self.layer(self.embedding(input_ids).mean(1)))
+        logits = self.classifier(x)
+        return SimpleNamespace(loss=functional.cross_entropy(logits, labels), logits=logits)
+
+
+def pairs(length: int = 96) -> TensorDataset:
+    generator = torch.Generator().manual_seed(3)
+    return TensorDataset(torch.randint(1, 100, (length, 8), generator=generator),
+                         torch.randint(2, (length,), generator=generator))
+
+
+def nlp_example(out: str, fault: str, micros: int = 1) -> None:
+    from accelerate import Accelerator  # pylint: disable=import-outside-toplevel
+
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=micros, split_batches=True,
+                              step_scheduler_with_optimizer=False)
+    torch.manual_seed(42 + (accelerator.process_index if fault == "seed-per-rank" else 0))
+    loader = DataLoader(pairs(), batch_size=BATCH // micros, shuffle=False)
+    torch.manual_seed(42)
+    model = Classifier()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    lr_scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    with record(model, optimizer, out):  # recorded
+        model.train()
+        for input_ids, labels in loader:
+            with accelerator.accumulate(model):
+                outputs = model(input_ids=input_ids, labels=labels)
+                loss = outputs.loss
+                if fault == "plain-backward":
+                    loss.backward()
+                else:
+                    accelerator.backward(loss)
+                optimizer.step()
+                if fault == "scheduler-per-micro-batch" or accelerator.sync_gradients:
+                    lr_scheduler.step()
+                optimizer.zero_grad()
+
+
+# --- loops of tutorials --------------------------------------------------------------------------
+
+
+class Net(nn.Module):
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(20, 40), nn.Tanh(), nn.Dropout(dropout))
+        self.head = nn.Linear(40, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.trunk(x))
+
+
+def samples() -> TensorDataset:
+    generator = torch.Generator().manual_seed(5)
+    return TensorDataset(torch.randn(96, 20, generator=generator),
+                         torch.randint(5, (96,), generator=generator))
+
+
+def average(tensors: list[torch.Tensor], divides: bool = True) -> None:
+    for tensor in tensors:
+        dist.all_reduce(tensor)
+        if divides:
+            tensor /= dist.get_world_size()
+
+
+class HeadOutside(nn.Module):
+    """The trunk alone is wrapped."""
+
+    def __init__(self, net: Net) -> None:
+        super().__init__()
+        self.trunk, self.head = DDP(net.trunk), net.head
+
+    forward = Net.forward
+
+
+BY_HAND = ("sum-without-division", "weights-averaged", "start-per-rank", "clipped-before-averaging")
+
+
+def tutorial(out: str, fault: str, dropout: float = 0.0, momentum: float = 0.9) -> None:
+    ddp = dist.is_initialized()
+    rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
+    torch.manual_seed(rank if fault == "start-per-rank" else 0)
+    net = Net(dropout)
+    model: nn.Module = net
+    if ddp and fault == "head-outside":
+        model = HeadOutside(net)
+    elif ddp and fault not in BY_HAND:
+        model = DDP(net)
+    parameters = list(net.trunk.parameters() if fault == "head-not-optimized" else net.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=momentum)
+    sampler = DistributedSampler(samples(), world, 0 if fault == "sampler-of-rank-0" else rank,
+                                 seed=rank if fault == "order-per-rank" else 0)
+    loader = DataLoader(samples(), BATCH // world, sampler=sampler, generator=torch.Generator())
+    with record(model, optimizer, out):  # recorded
+        for x, y in loader:
+            optimizer.zero_grad()
+            functional.cross_entropy(model(x), y).backward()
+            if fault == "clipped-before-averaging":
+                nn.utils.clip_grad_norm_(net.parameters(), 0.1)
+            if ddp and fault in BY_HAND and fault != "weights-averaged":
+                average([p.grad for p in net.parameters()], fault != "sum-without-division")
+            optimizer.step()
+            if fault == "weights-averaged":
+                average([p.data for p in net.parameters()])
+
+
+# Name: program, its arguments, and the kind that tools/same_run should name.
+FAULTS = {
+    "sampler-of-rank-0": (tutorial, {}, "repeated-samples"),
+    "order-per-rank": (tutorial, {}, "another-order"),
+    "head-outside": (tutorial, {}, "outside-the-wrapper"),
+    "head-not-optimized": (tutorial, {}, "not-trained"),
+    "sum-without-division": (tutorial, {}, "summed"),
+    "weights-averaged": (tutorial, {}, "weights-averaged"),
+    "start-per-rank": (tutorial, {}, "start"),
+    "same-dropout": (tutorial, {"dropout": 0.5}, "same-noise"),
+    "clipped-before-averaging": (tutorial, {}, "unknown"),
+    "no-sync-left-on": (nanogpt, {"micros": 2}, "no-sync"),
+    "divided-again": (nanogpt, {}, "divided-twice"),
+    "raw-forward": (nanogpt, {}, "not-averaged"),
+    "loss-not-divided": (nanogpt, {"micros": 2}, "accumulation"),
+    "plain-backward": (nlp_example, {"micros": 2}, "accumulation"),
+    "scheduler-per-micro-batch": (nlp_example, {"micros": 2}, "schedule-too-fast"),
+}
+
+
+def on_ranks(world: int, program, out: Path, *arguments, **options) -> None:
+    """One rank in a fork without a process group, or several with one."""
+    children = []
+    store = f"{out}.store"
+    for rank in range(world):
+        if not (child := os.fork()):
+            code = 1
+            try:
+                torch.set_num_threads(1)
+                os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank),
+                               "WORLD_SIZE": str(world)}
+                if world > 1:
+                    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
+                                            world_size=world)
+                else:
+                    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+                        del os.environ[name]
+                program(str(out), *arguments, **options)
+                code = 0
+            except Exception:  # pylint: disable=broad-exception-caught
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        children.append(child)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    Path(store).unlink(missing_ok=True)
+    assert not any(codes), (out, codes)
