@@ -3,17 +3,15 @@
 
     from record_run import record
 
-    with record(model, optimizer, "runs/a"):    # what DDP or prepare() returned, or the network
-        for images, labels in loader:           # the loop, unchanged
+    with record(model, optimizer, "runs/a"):  # the network, or what DDP or prepare() returned
+        for images, labels in loader:         # the loop, unchanged
             ...
 
-Each rank writes runs/a.rankR.jsonl, one line per step of the optimizer, with the fields of the
-fingerprints in docs/formats.md. Nothing else changes: no number is drawn, no gradient is touched.
-`every=10` records each tenth step. `scaler` is the GradScaler, if there is one. Samples are known
-by a hash of each row of the first tensor that the network gets; record(...).samples(ids) before the
-forward replaces it by numbers.
+Each rank writes runs/a.rankR.jsonl, with a line per step of the optimizer: docs/formats.md has its
+fields. Draws no random number and changes no tensor. every=10 records each tenth step; `scaler` is
+the GradScaler, if any. Samples are known by hashes of the rows of the network's first tensor;
+samples(ids) of the recording, before the forward, adds their numbers.
 """
-
 from __future__ import annotations
 
 import contextlib
@@ -29,15 +27,14 @@ import torch.distributed as dist
 PROJECTIONS, SHIFT = 4, 101
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor",
                "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "barrier")
+WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+Tensors = dict[str, torch.Tensor]
 
 
-def tensor_bytes(tensor: torch.Tensor) -> bytes:
+def digest(tensor: torch.Tensor, padded: bool = False) -> str:
     flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
-
-
-def digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
+    content = bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+    return hashlib.sha256(content.rstrip(b"\0") if padded else content).hexdigest()[:16]
 
 
 @functools.lru_cache(maxsize=8)
@@ -48,19 +45,16 @@ def signs(count: int) -> torch.Tensor:
     return ((value >> 16) & 1).double() * 2 - 1
 
 
-def projections(flat: torch.Tensor) -> torch.Tensor:
-    count = flat.numel()
-    every = signs(1 << (count + PROJECTIONS * SHIFT - 1).bit_length())
-    return torch.stack([flat.dot(every[k * SHIFT:k * SHIFT + count]) for k in range(PROJECTIONS)])
+def projections(tensor: torch.Tensor) -> torch.Tensor:
+    flat = tensor.detach().to("cpu", torch.float64).reshape(-1)
+    every = signs(1 << (flat.numel() + PROJECTIONS * SHIFT).bit_length())
+    return torch.stack([flat.dot(every[k * SHIFT:k * SHIFT + flat.numel()])
+                        for k in range(PROJECTIONS)])
 
 
-def flat_double(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().to("cpu", torch.float64).reshape(-1)
-
-
-def sketch(tensor: torch.Tensor) -> list[float]:
-    flat = flat_double(tensor)
-    return [flat.norm().item(), *projections(flat).tolist()]
+def sketches(tensors: Tensors) -> dict[str, list[float]]:
+    return {name: [t.detach().double().norm().item(), *projections(t).tolist()]
+            for name, t in tensors.items()}
 
 
 def innermost(module: Any, name: str) -> Any:
@@ -69,38 +63,43 @@ def innermost(module: Any, name: str) -> Any:
     return module
 
 
+def plain(model: torch.nn.Module, named: Any) -> Tensors:
+    """Without the "module." of wrappers within the model."""
+    inner = [f"{name}." for name, module in model.named_modules() if isinstance(module, WRAPPERS)]
+    return {functools.reduce(lambda n, w: n.replace(f"{w}module.", w), inner, name): tensor
+            for name, tensor in named if isinstance(tensor, torch.Tensor)}
+
+
 class record(contextlib.ExitStack):  # a function to its users
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
                  path: str | os.PathLike, every: int = 1, scaler: Any = None) -> None:
         super().__init__()
         self.wrapper, self.model, self.scaler = model, innermost(model, "module"), scaler
         self.optimizer, self.path, self.every = innermost(optimizer, "optimizer"), path, every
-        self.step, self.epoch, self.scaled, self.local, self.window = 0, 1, 0, {}, {}
-        self.ids: list[Any] | None = None
+        self.step, self.local, self.window, self.pending = 0, {}, {}, {"step": 0}
 
     def __enter__(self) -> record:
         grouped = dist.is_available() and dist.is_initialized()
-        rank, world = (dist.get_rank(), dist.get_world_size()) if grouped else (0, 1)
-        self.head = {"rank": rank, "world_size": world}
+        self.head = {"rank": dist.get_rank() if grouped else 0,
+                     "world_size": dist.get_world_size() if grouped else 1}
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
-        self.file = self.enter_context(open(f"{self.path}.rank{rank}.jsonl", "w"))
+        self.file = self.enter_context(open(f"{self.path}.rank{self.head['rank']}.jsonl", "w"))
+        self.parameters = plain(self.model, self.model.named_parameters())
         hooks = [self.model.register_forward_pre_hook(self.forward, with_kwargs=True),
-                 self.optimizer.register_step_pre_hook(self.gradients),
-                 self.optimizer.register_step_post_hook(self.weights)]
-        if self.wrapper is not self.model:
+                 self.optimizer.register_step_pre_hook(self.before_step),
+                 self.optimizer.register_step_post_hook(self.after_step)]
+        if self.wrapper is not self.model:  # write() before it copies buffers
             hooks.append(self.wrapper.register_forward_pre_hook(
-                lambda *_: self.count("wrapper_forwards")))
-        hooks += [p.register_hook(functools.partial(self.backward, n))
-                  for n, p in self.model.named_parameters() if p.requires_grad]
-        for hook in hooks:
-            self.callback(hook.remove)
+                lambda *_: (self.write(), self.extend("wrapper_forwards", [1]))[0]))
+        hooks += [p.register_hook(functools.partial(self.backward, name))
+                  for name, p in self.parameters.items() if p.requires_grad]
         self.patch(torch.Tensor, "backward", lambda loss, *_, **__: self.extend(
             "losses", [loss.item()] if loss.numel() == 1 else []))
-        if self.scaler is not None:
-            self.patch(self.scaler, "step", lambda *_, **__: self.count("scaler_steps"))
         for name in COLLECTIVES if grouped else ():
             self.patch(dist, name, functools.partial(self.collective, name))
-        self.write(self.head | self.state())
+        for undo in (*(hook.remove for hook in hooks), self.write):
+            self.callback(undo)
+        self.write()
         return self
 
     def patch(self, owner: Any, name: str, before: Any) -> None:
@@ -117,9 +116,6 @@ class record(contextlib.ExitStack):  # a function to its users
     def recorded(self) -> bool:  # the step in progress
         return (self.step + 1) % self.every == 0
 
-    def count(self, name: str) -> None:
-        self.window[name] = self.window.get(name, 0) + 1
-
     def extend(self, name: str, values: list[Any]) -> None:
         if self.recorded():
             self.window.setdefault(name, []).extend(values)
@@ -127,53 +123,53 @@ class record(contextlib.ExitStack):  # a function to its users
     def samples(self, ids: Any) -> None:
         self.extend("samples", torch.as_tensor(ids).tolist())
 
-    def collective(self, name: str, *args: Any, **_: Any) -> None:
-        tensors = [t for a in args for t in (a if isinstance(a, list) else [a])]
-        self.extend("collectives", [[name, sum(t.numel() * t.element_size() for t in tensors
-                                               if isinstance(t, torch.Tensor))]])
+    def collective(self, name: str, *args: Any, **kwargs: Any) -> None:
+        sizes = [t.numel() * t.element_size() for one in (*args, *kwargs.values())
+                 for t in (one if isinstance(one, list) else [one]) if isinstance(t, torch.Tensor)]
+        self.extend("collectives", [[name, sum(sizes)]])
 
     def forward(self, module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        self.write()
         inputs = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor) and t.dim()]
         if inputs and module.training and torch.is_grad_enabled() and self.recorded():
-            self.extend("rows", [digest(tensor_bytes(row).rstrip(b"\0"))[:8] for row in inputs[0]])
+            self.extend("rows", [digest(row, padded=True)[:8] for row in inputs[0]])
+            kind = inputs[0].device.type
+            if torch.is_autocast_enabled(kind):
+                is_bf16 = torch.get_autocast_dtype(kind) == torch.bfloat16
+                self.window["precision"] = "bf16" if is_bf16 else "fp16"
 
     def backward(self, name: str, gradient: torch.Tensor) -> None:
         if self.recorded():
-            self.local[name] = self.local.get(name, 0) + projections(flat_double(gradient))
+            self.local[name] = self.local.get(name, 0) + projections(gradient)
 
-    def gradients(self, *_: Any) -> None:
+    def before_step(self, *_: Any) -> None:
         if self.recorded():
-            found = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
+            found = {n: p.grad for n, p in self.parameters.items() if p.grad is not None}
             own = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
             self.window |= {
-                "gradients": {n: digest(tensor_bytes(g)) for n, g in found.items()},
-                "sketches": {"gradients": {n: sketch(g) for n, g in found.items()},
+                "gradients": {n: digest(g) for n, g in found.items()},
+                "sketches": {"gradients": sketches(found),
                              "local": {n: p.tolist() for n, p in self.local.items()}},
-                "not_optimized": [n for n, p in self.model.named_parameters() if id(p) not in own],
+                "not_optimized": [n for n, p in self.parameters.items() if id(p) not in own],
                 "rates": [float(group["lr"]) for group in self.optimizer.param_groups]}
+            if self.scaler is not None:
+                self.window["scale"] = self.scaler.get_scale()
         self.local = {}
 
-    def state(self) -> dict[str, Any]:
-        state = {n: t for n, t in sorted(self.model.state_dict().items())
-                 if isinstance(t, torch.Tensor)}
-        return {"step": self.step, "random": digest(tensor_bytes(torch.get_rng_state())),
-                "weights": {n: digest(tensor_bytes(t)) for n, t in state.items()},
-                "sketches": {"weights": {n: sketch(t) for n, t in state.items()}}}
+    def after_step(self, *_: Any) -> None:
+        if self.recorded():
+            self.pending = self.window | {"step": self.step + 1,
+                                          "random": digest(torch.get_rng_state())}
+            self.pending["loss_value"] = self.window.get("losses", [None])[-1]
+        self.step, self.window = self.step + 1, {}
 
-    def weights(self, *_: Any) -> None:
-        recorded = self.recorded()
-        self.step += 1
-        if recorded:
-            found = self.window | self.head | self.state()
-            found["sketches"] |= self.window.get("sketches", {})
-            losses = found.get("losses")
-            found |= {"loss_value": losses[-1]} if losses else {}
-            if self.scaler is not None:
-                found["scale"] = self.scaler.get_scale()
-            self.write(found)
-        self.window = {}
-
-    def write(self, found: dict[str, Any]) -> None:
-        finite = json.dumps(found).replace("NaN", "null").replace("-Infinity", "null")
-        self.file.write(finite.replace("Infinity", "null") + "\n")
-        self.file.flush()
+    def write(self) -> None:
+        """At the next forward: what follows the step of the optimizer belongs to the step."""
+        if self.pending:
+            state = plain(self.model, sorted(self.model.state_dict().items()))
+            found = self.head | self.pending | {"weights": {n: digest(t) for n, t in state.items()}}
+            found["sketches"] = found.get("sketches", {}) | {"weights": sketches(state)}
+            line = json.dumps(found).replace("NaN", "null").replace("-Infinity", "null")
+            self.file.write(line.replace("Infinity", "null") + "\n")
+            self.file.flush()
+        self.pending = {}

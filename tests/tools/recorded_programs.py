@@ -125,11 +125,11 @@ def pairs(length: int = 96) -> TensorDataset:
 
 
 def nlp_example(out: str, fault: str, micros: int = 1) -> None:
-    from accelerate import Accelerator  # pylint: disable=import-outside-toplevel
+    # pylint: disable=import-outside-toplevel
+    from accelerate import Accelerator, DataLoaderConfiguration
 
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=micros, split_batches=True,
-                              step_scheduler_with_optimizer=False)
-    torch.manual_seed(42 + (accelerator.process_index if fault == "seed-per-rank" else 0))
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=micros,
+                              dataloader_config=DataLoaderConfiguration(split_batches=True))
     loader = DataLoader(pairs(), batch_size=BATCH // micros, shuffle=False)
     torch.manual_seed(42)
     model = Classifier()
@@ -191,7 +191,7 @@ class HeadOutside(nn.Module):
 BY_HAND = ("sum-without-division", "weights-averaged", "start-per-rank", "clipped-before-averaging")
 
 
-def tutorial(out: str, fault: str, dropout: float = 0.0, momentum: float = 0.9) -> None:
+def tutorial(out: str, fault: str, dropout: float = 0.0, adam: bool = False) -> None:
     ddp = dist.is_initialized()
     rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
     torch.manual_seed(rank if fault == "start-per-rank" else 0)
@@ -202,7 +202,8 @@ def tutorial(out: str, fault: str, dropout: float = 0.0, momentum: float = 0.9) 
     elif ddp and fault not in BY_HAND:
         model = DDP(net)
     parameters = list(net.trunk.parameters() if fault == "head-not-optimized" else net.parameters())
-    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=momentum)
+    optimizer = (torch.optim.AdamW(parameters, lr=0.01) if adam else
+                 torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
     sampler = DistributedSampler(samples(), world, 0 if fault == "sampler-of-rank-0" else rank,
                                  seed=rank if fault == "order-per-rank" else 0)
     loader = DataLoader(samples(), BATCH // world, sampler=sampler, generator=torch.Generator())
@@ -219,6 +220,69 @@ def tutorial(out: str, fault: str, dropout: float = 0.0, momentum: float = 0.9) 
                 average([p.data for p in net.parameters()])
 
 
+def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: float = 0.0,
+          fp16: bool = False) -> None:
+    """A second loop of that kind, for faults that were thought of when the tool was finished."""
+    ddp = dist.is_initialized()
+    rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
+    torch.manual_seed(1)
+    layers = [nn.Linear(20, 30), *([nn.BatchNorm1d(30)] if norm else []), nn.ReLU(),
+              nn.Dropout(dropout), nn.Linear(30, 5)]
+    net = model = nn.Sequential(*layers)
+    if ddp:
+        if fault == "bias-ignored":
+            DDP._set_params_and_buffers_to_ignore_for_model(net, ["0.bias"])
+        model = DDP(net)
+    optimizer = torch.optim.SGD(net.parameters(), 0.05 * (world if fault == "rate-times-ranks" else 1),
+                                momentum=0.9, weight_decay=0.1 if fault == "decay" else 0.0)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    scaler = torch.amp.GradScaler("cpu", enabled=fp16)
+    size = BATCH - 1 if fault == "uneven" else BATCH
+    if fault == "eval-left-on":
+        net[-2].eval()
+    data = samples()
+    with record(model, optimizer, out, scaler=scaler if fp16 else None):  # recorded
+        for epoch in range(epochs):
+            seed = 0 if fault == "no-set-epoch" else epoch
+            order = torch.randperm(96, generator=torch.Generator().manual_seed(seed))
+            step = size * (world if fault == "batch-times-ranks" else 1)
+            for part in order.split(step)[:6]:
+                x, y = data[part.tensor_split(world)[rank]]
+                if fault != "no-zero-grad":
+                    optimizer.zero_grad()
+                loss = functional.cross_entropy(model(x), y)
+                if world > 1 and size % world and fault != "uneven":
+                    loss = loss * len(x) * world / size
+                scaler.scale(loss).backward()
+                if fault == "unscaled-by-hand":
+                    scaler.unscale_(optimizer)
+                    for parameter in net.parameters():
+                        parameter.grad /= scaler.get_scale()
+                if fault == "clip-on-rank-0" and rank == 0:
+                    nn.utils.clip_grad_norm_(net.parameters(), 0.2)
+                scaler.step(optimizer)
+                scaler.update()
+                if fault != "schedule-on-rank-0" or rank == 0:
+                    schedule.step()
+
+
+# Written down, with the kinds, when the tool named all of FAULTS; the tool did not change after it.
+LATER = {
+    "rate-times-ranks": (later, {}, "learning-rate"),
+    "batch-times-ranks": (later, {}, "per-device-batch"),
+    "no-set-epoch": (later, {"epochs": 2}, "set-epoch"),
+    "local-norm": (later, {"norm": True}, "batch-norm-per-rank"),
+    "uneven": (later, {}, "mean-of-means"),
+    "bias-ignored": (later, {}, "outside-the-wrapper"),
+    "unscaled-by-hand": (later, {"fp16": True}, "unscaled-twice"),
+    "schedule-on-rank-0": (later, {}, "schedule-per-rank"),
+    "dropout-per-rank": (later, {"dropout": 0.5}, "same-noise"),
+    "no-zero-grad": (later, {}, "unknown"),
+    "clip-on-rank-0": (later, {}, "unknown"),
+    "eval-left-on": (later, {"dropout": 0.5}, "unknown"),
+    "decay": (later, {}, "unknown"),
+}
+
 # Name: program, its arguments, and the kind that tools/same_run should name.
 FAULTS = {
     "sampler-of-rank-0": (tutorial, {}, "repeated-samples"),
@@ -226,7 +290,7 @@ FAULTS = {
     "head-outside": (tutorial, {}, "outside-the-wrapper"),
     "head-not-optimized": (tutorial, {}, "not-trained"),
     "sum-without-division": (tutorial, {}, "summed"),
-    "weights-averaged": (tutorial, {}, "weights-averaged"),
+    "weights-averaged": (tutorial, {"adam": True}, "weights-averaged"),
     "start-per-rank": (tutorial, {}, "start"),
     "same-dropout": (tutorial, {"dropout": 0.5}, "same-noise"),
     "clipped-before-averaging": (tutorial, {}, "unknown"),
@@ -249,7 +313,8 @@ def on_ranks(world: int, program, out: Path, *arguments, **options) -> None:
             try:
                 torch.set_num_threads(1)
                 os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank),
-                               "WORLD_SIZE": str(world)}
+                               "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
+                               "MASTER_PORT": "0"}  # the group is there already
                 if world > 1:
                     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
                                             world_size=world)
