@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include "ladder/amp/precision.h"
 #include "ladder/armour/loss_guard.h"
 #include "ladder/armour/stop_signal.h"
 #include "ladder/core/error.h"
@@ -22,8 +23,10 @@ void step_checks(StepObservers& observers, const MonitorOptions& options, const 
                                 "set MonitorOptions::fingerprint_beside");
     }
     const auto path = Fingerprint::path_beside(options.fingerprint_beside, rank);
-    observers.add(
-        std::make_shared<Fingerprint>(path, options.fingerprint, rank, setup.group.world_size()));
+    const auto fingerprint =
+        std::make_shared<Fingerprint>(path, options.fingerprint, rank, setup.group.world_size());
+    fingerprint->observe(model, name_of(setup.precision));
+    observers.add(fingerprint);
   }
   if (!options.trace.empty()) {
     observers.add(std::make_shared<StepTrace>(StepTrace::path_of_rank(options.trace, rank), rank));

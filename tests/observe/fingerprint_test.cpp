@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -73,16 +74,55 @@ TEST(Fingerprint, HoldsTheHashesOfAllThatAStepConsistsOf) {
   Json line = recorded(1, 1).at(0);
   EXPECT_EQ(keys_of(line.at("weights")), (std::vector<std::string>{"mean", "unused", "weight"}));
   line.at("weights").erase("unused");
-  EXPECT_EQ(line,
-            (Json{{"step", 1},
-                  {"epoch", 5},  // counts from 1
-                  {"rank", 1},
-                  {"world_size", 3},
-                  {"positions", "ab25350e3e65efeb"},
-                  {"loss", "d99e58435243d9fe"},
-                  {"loss_value", 0.5},
-                  {"gradients", {{"weight", "0f9e0aa006f3782e"}}},
-                  {"weights", {{"mean", "d99e58435243d9fe"}, {"weight", "80b8fd6d60fa85fd"}}}}));
+  line.at("sketches").at("weights").erase("unused");
+  EXPECT_EQ(line.at("random").get<std::string>().size(), 16U);
+  line.erase("random");
+  EXPECT_EQ(line, (Json{{"step", 1},
+                        {"epoch", 5},  // counts from 1
+                        {"rank", 1},
+                        {"world_size", 3},
+                        {"positions", "ab25350e3e65efeb"},
+                        {"loss", "d99e58435243d9fe"},
+                        {"loss_value", 0.5},
+                        {"gradients", {{"weight", "0f9e0aa006f3782e"}}},
+                        {"sketches",
+                         {{"gradients", {{"weight", {std::sqrt(18.0), -6.0, 0.0, 0.0, 6.0}}}},
+                          {"weights",
+                           {{"mean", {0.5, -0.5, 0.5, 0.5, 0.5}},
+                            {"weight", {std::sqrt(2.0), -2.0, 0.0, 0.0, 2.0}}}}}},
+                        {"weights", {{"mean", "d99e58435243d9fe"}, {"weight", "80b8fd6d60fa85fd"}}},
+                        {"global_size", 0},
+                        {"losses", {0.5}}}));
+}
+
+// Two backward passes, of which the second one doubles the gradient before it is averaged: the sum
+// of both is recorded, and what the program makes of it. Sketches and hashes of rows are those of
+// tools/record_run.py.
+TEST(Fingerprint, RecordsTheStartTheSamplesAndTheGradientsBeforeTheyAreAveraged) {
+  const TemporaryFolder folder;
+  Fingerprint fingerprint(folder.file("a.jsonl"), 2, /*rank=*/0, /*world_size=*/1);
+  const Inner model;
+  fingerprint.watch(model, 4);
+  const auto backward = [&](double factor) { (model.weight * factor).sum().backward(); };
+  Batch batch = sample_batch();
+  batch.indices = torch::tensor({7, 8, 9}, torch::kInt64);
+  batch.inputs = torch::arange(6, torch::kFloat32).view({3, 2});
+  backward(5.0);  // of step 5, which is not recorded
+  fingerprint.record(5, batch, torch::tensor(0.5F), model);
+  for (const double factor : {1.0, 2.0}) backward(factor);
+  fingerprint.add(batch, torch::tensor(0.25F));
+  fingerprint.record(6, batch, torch::tensor(0.5F), model, {.rates = {0.1}, .scale = 4.0});
+  const auto line = lines_of(folder.read("a.jsonl")).at(0);
+  EXPECT_EQ(line.at("sketches").at("local"), (Json{{"weight", {-6.0, 0.0, 0.0, 6.0}}}));
+  EXPECT_EQ(line.at("losses"), (Json{0.25, 0.5}));
+  EXPECT_EQ(line.at("samples"), (Json{7, 8, 9, 7, 8, 9}));
+  EXPECT_EQ(line.at("rows").size(), 6U);
+  EXPECT_EQ(line.at("rows")[0], "22b6f43b");
+  EXPECT_EQ(line.at("rows")[5], "84c4426d");
+  EXPECT_EQ(line.at("rates"), (Json{0.1}));
+  EXPECT_EQ(line.at("scale"), 4.0);
+  EXPECT_EQ(line.at("before").at("step"), 4);
+  EXPECT_EQ(line.at("before").at("weights"), line.at("weights"));
 }
 
 // Of 64 bytes and of 8; from Python, as above.
