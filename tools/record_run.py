@@ -76,7 +76,7 @@ class record(contextlib.ExitStack):  # a function to its users
         super().__init__()
         self.wrapper, self.model, self.scaler = model, innermost(model, "module"), scaler
         self.optimizer, self.path, self.every = innermost(optimizer, "optimizer"), path, every
-        self.step, self.local, self.window, self.pending = 0, {}, {}, {"step": 0}
+        self.step, self.local, self.window, self.pending = 0, {}, {}, {}
 
     def __enter__(self) -> record:
         grouped = dist.is_available() and dist.is_initialized()
@@ -99,7 +99,7 @@ class record(contextlib.ExitStack):  # a function to its users
             self.patch(dist, name, functools.partial(self.collective, name))
         for undo in (*(hook.remove for hook in hooks), self.write):
             self.callback(undo)
-        self.write()
+        self.before = {"before": {"step": 0} | self.state()}  # in the first record
         return self
 
     def patch(self, owner: Any, name: str, before: Any) -> None:
@@ -166,10 +166,15 @@ class record(contextlib.ExitStack):  # a function to its users
     def write(self) -> None:
         """At the next forward: what follows the step of the optimizer belongs to the step."""
         if self.pending:
-            state = plain(self.model, sorted(self.model.state_dict().items()))
-            found = self.head | self.pending | {"weights": {n: digest(t) for n, t in state.items()}}
-            found["sketches"] = found.get("sketches", {}) | {"weights": sketches(state)}
+            state, own = self.state(), self.pending.pop("sketches")
+            found = self.head | self.pending | state | self.before
+            found["sketches"] = own | state["sketches"]
             line = json.dumps(found).replace("NaN", "null").replace("-Infinity", "null")
             self.file.write(line.replace("Infinity", "null") + "\n")
             self.file.flush()
-        self.pending = {}
+            self.pending, self.before = {}, {}
+
+    def state(self) -> dict[str, Any]:
+        state = plain(self.model, sorted(self.model.state_dict().items()))
+        return {"weights": {name: digest(t) for name, t in state.items()},
+                "sketches": {"weights": sketches(state)}}

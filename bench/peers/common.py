@@ -379,7 +379,7 @@ class Metrics:
 
 
 class Fingerprint:
-    """Hashes of a step every K steps, for tools/first_difference.
+    """Hashes of a step every K steps, for tools/same_run.
 
     Lies beside the metrics, a file a rank: a.jsonl -> a.rank0.jsonl. Call it after
     optimizer.step(): this step's gradients, the weights after it.

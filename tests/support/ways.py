@@ -147,8 +147,8 @@ def train(way: Way, *flags: object, parent: Path, seconds: float = SECONDS) -> R
 
 
 def compare_fingerprints(a: Path, b: Path) -> str:
-    """What tools/first_difference prints about two runs, whose files begin with `a` and `b`."""
-    found = subprocess.run([PYTHON, ROOT / "tools" / "first_difference", a, b],
+    """What tools/same_run prints about two runs, whose files begin with `a` and `b`."""
+    found = subprocess.run([PYTHON, ROOT / "tools" / "same_run", a, "--against", b],
                            capture_output=True, text=True, timeout=60, check=False)
     return found.stdout + found.stderr
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/first_difference on small files made here."""
+"""tools/same_run on small files made here: reading, and the first difference."""
 from __future__ import annotations
 
 import json
@@ -15,7 +15,7 @@ import pytest
 from tests.support.in_process import Start
 from tests.support.programs import ROOT
 
-TOOL = SimpleNamespace(**runpy.run_path(str(ROOT / "tools/first_difference")))
+TOOL = SimpleNamespace(**runpy.run_path(str(ROOT / "tools/same_run")))
 Record = dict[str, Any]
 Compare = Callable[[Any, Any], tuple[int, str]]
 COMPARED = ("compared: positions in the order of the ranks, sum of losses, gradients and weights "
@@ -67,7 +67,7 @@ def compare_fixture(tmp_path: Path, start: Start) -> Compare:
         return tmp_path / (name if len(texts) > 1 else next(iter(texts)))
 
     def compare(a: Any, b: Any) -> tuple[int, str]:
-        code, out, err = start(TOOL, written("a", a), written("b", b))
+        code, out, err = start(TOOL, written("a", a), "--against", written("b", b))
         return code, (out + err).strip()
 
     return compare
@@ -101,8 +101,8 @@ RANKS = [[record(1, rank), record(2, rank)] for rank in range(3)]
      "no difference in 2 records of 1 rank; A has 1 more"),
     ([record(s) for s in (2, 4, 6)], [record(s) for s in (3, 6)], 0,
      "no difference in 1 record of 1 rank"),
-    ([record(2)], [record(3)], 2, "first_difference: no step is in both runs"),
-    (ONE, [record(1, 1)], 2, "first_difference: A has ranks [0], B has ranks [1]")])
+    ([record(2)], [record(3)], 2, "same_run: no step is in both runs"),
+    (ONE, [record(1, 1)], 2, "same_run: A has ranks [0], B has ranks [1]")])
 def test_equal_numbers_of_ranks(compare: Compare, a: Any, b: Any, code: int, line: str) -> None:
     found = compare(a, b)
     assert (found[0], found[1][:len(line)]) == (code, line)
@@ -116,7 +116,10 @@ def test_within_a_step_the_order_of_the_record_counts(compare: Compare) -> None:
 
 @pytest.mark.parametrize("line", [
     '{"record": "run"}', "not json", "[1]", '{"gradients": 3}', json.dumps(record(1, rank=None)),
-    json.dumps(record(1) | {"step": [1]}), None, Path("b")])
+    json.dumps(record(1) | {"step": [1]}), json.dumps(record(1) | {"rank": 10**9}),
+    json.dumps(record(1) | {"sketches": {"weights": {"conv1": [1, 2]}}}), "[" * 100_000,
+    json.dumps(record(1) | {"before": 3}), json.dumps(record(1) | {"rates": [None]}),
+    json.dumps(record(1) | {"samples": 7}), None, Path("b")])
 def test_another_kind_of_file_is_refused_with_its_line(compare: Compare, tmp_path: Path,
                                                        line: str | Path | None) -> None:
     os.mkfifo(tmp_path / "b.rank0.jsonl")  # a pipe is no file of a rank
@@ -180,14 +183,93 @@ TWO_OVER_FOUR = [[record(1, rank, world_size=2 if rank < 2 else 4)] for rank in 
 
 
 @pytest.mark.parametrize("a, b, problem", [
-    (FAST, exact_run(3), "A has sums in float"), (exact_run(1), FAST, "B has sums in float"),
+    (FAST, exact_run(3), "A has float sums, B has exact"), (exact_run(1), FAST, "B has float sums"),
     (exact_run(1), OF_8, "micro-batches of 16, B has exact sums over micro-batches of 8"),
     (exact_run(2), OF_8, "micro-batches of 16, B has exact sums over micro-batches of 8"),
     (FAST, OF_8, "A has float sums, B has exact sums over micro-batches of 8"),
     (exact_run(1), exact_run(3)[:2], "B has files of ranks [0, 1], of a world size of 3"),
     (exact_run(1), exact_run(3)[:1], "B has files of ranks [0], of a world size of 3"),
-    (TWO_OVER_FOUR[:1], [[record(1, world_size=1)]], "different numbers of ranks"),
+    (TWO_OVER_FOUR[:2], [[record(1, world_size=1)]], "different numbers of ranks"),
     (TWO_OVER_FOUR, TWO_OVER_FOUR, "got rank 0 of world size 2 and ranks [2, 3] of another")])
 def test_runs_that_cannot_be_compared(compare: Compare, a: Any, b: Any, problem: str) -> None:
     code, line = compare(a, b)
     assert code == 2 and problem in line and "; hint: " in line
+
+
+# --- kinds that no program of tests/same_run or traps has -----------------------------------------
+
+
+def sketched(world: int, steps: int = 4) -> list[list[Record]]:
+    """Ranks with four samples per step together, whose gradients are averaged and weights equal."""
+    run = []
+    for rank in range(world):
+        own = range(rank * 4 // world, (rank + 1) * 4 // world)
+        run.append([record(
+            step, rank, world_size=world, samples=[4 * step + k for k in own], rates=[0.1],
+            sketches={"local": {"conv1": [1.0 + rank, 2.0, 3.0, 4.0 - rank]},
+                      "gradients": {"conv1": [5.0, *GRADIENT]},
+                      "weights": {"conv1": [9.0, step, 2.0, 3.0, 4.0]}},
+            gradients={"conv1": "cccc"}, weights={"conv1": f"dddd{step}"})
+            for step in range(1, steps + 1)])
+    return run
+
+
+GRADIENT = [1.5, 2.0, 3.0, 3.5]  # the mean of those of two ranks
+NAN = dict.fromkeys(["conv1"], [None] * 5)
+
+
+def changed(world: int, rank: int, step: int, **changes: object) -> list[list[Record]]:
+    run = sketched(world)
+    run[rank][step - 1] |= changes
+    return run
+
+
+def gradient_of(numbers: list[float], on_ranks: int = 2) -> list[list[Record]]:
+    run = sketched(2)
+    for rank in range(on_ranks):
+        run[rank][1]["sketches"]["gradients"] = {"conv1": [5.0, *numbers]}
+        run[rank][1] |= {"gradients": {"conv1": f"changed{numbers}"}, "scale": 1024.0}
+    return run
+
+
+@pytest.mark.parametrize("a, kind, evidence", [
+    (sketched(2), "rounding", "gradients 0.0e+00, weights 0.0e+00"),
+    (changed(2, 1, 3, collectives=[["all_reduce", 8]]), "skipped-collective", "step 3: rank 0"),
+    ([sketched(2)[0], sketched(2)[1][:3]], "uneven-steps", "[4, 3]"),
+    (changed(2, 1, 4, samples=[18, 19, 16]), "padding", "1 of 17 samples"),
+    (changed(2, 1, 4, samples=[98, 99]), "another-order", "2 of 16 samples of B are missing"),
+    (changed(2, 1, 4, rates=[0.2]), "schedule-per-rank", "step 4: [[0.1], [0.2]]"),
+    (changed(2, 1, 2, weights={"conv1": "9999"}), "optimizer-per-rank", "1 tensor"),
+    (gradient_of([1024 * x for x in GRADIENT]), "not-unscaled", "1024 times"),
+    (gradient_of([0.5, 1.0, 1.5, 2.0]), "lost-gradient", "of A = 0.5, 0 times"),
+    (gradient_of([9.0, -7.0, 1.0, 0.0]), "unknown", "excluded: averaging"),
+    (changed(2, 0, 2, sketches={"weights": NAN, "gradients": NAN}), "unknown", "gradients inf")])
+def test_kinds(compare: Compare, a: Any, kind: str, evidence: str) -> None:
+    code, text = compare(a, sketched(1))
+    assert (code, text.splitlines()[-1].split(": ")[0]) == (int(kind != "rounding"), kind), text
+    assert evidence in text
+
+
+def test_an_incomplete_last_line_is_ignored_with_a_note(compare: Compare, tmp_path: Path) -> None:
+    code, _ = compare(ONE, [record(1), record(2)])
+    text = (tmp_path / "b.jsonl").read_text()
+    (tmp_path / "cut.jsonl").write_text(text[:-20])
+    code, found = compare(ONE, tmp_path / "cut.jsonl")
+    assert code == 0 and "cut.jsonl:2: ignored: the line is incomplete" in found
+
+
+def test_damaged_records_are_refused_or_compared(compare: Compare) -> None:
+    """Each value of a record in turn becomes another one."""
+    values = [None, -1, "x", [], {}, 1e308, [[]], True, {"conv1": 1}]
+    for name in sketched(2)[0][0]:
+        for value in values:
+            run = sketched(2)
+            run[1][1][name] = value
+            code, text = compare(run, sketched(1))
+            assert code in (0, 1, 2) and text, (name, value)
+            assert code != 2 or "hint: " in text or "no step is in both" in text, text
+    for kind in ("local", "gradients", "weights"):
+        for value in values:
+            run = sketched(2)
+            run[1][2]["sketches"][kind] = value
+            assert compare(run, sketched(1))[0] in (0, 1, 2), (kind, value)

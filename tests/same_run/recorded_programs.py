@@ -2,8 +2,8 @@
 """Programs of PyTorch and Accelerate, right and with one fault each, recorded for tools/same_run.
 
 FAULTS has the expected kind of each, which was written down before the tool saw their recordings.
-The bodies are those of other people's programs: a loop in the form of nanoGPT's train.py, and one in
-the form of Accelerate's nlp_example.py. Recording adds four lines to each, marked `# recorded`.
+The bodies are in the form of other people's programs: of nanoGPT's train.py, and of Accelerate's
+nlp_example.py. Recording adds two lines to each, the import and the one marked `# recorded`.
 """
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
+from accelerate import Accelerator, DataLoaderConfiguration
 from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -25,7 +26,7 @@ from torch.utils.data.distributed import DistributedSampler
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from record_run import record  # recorded
 
-STEPS, BATCH = 6, 16
+STEPS, BATCH = 6, 12  # also for three ranks
 
 
 # --- a loop in the form of nanoGPT's train.py ----------------------------------------------------
@@ -37,7 +38,8 @@ class Block(nn.Module):
         self.heads, self.dropout = heads, nn.Dropout(dropout)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.attention, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(),
+                                 nn.Linear(4 * width, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
@@ -49,13 +51,15 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    def __init__(self, dropout: float, vocabulary: int = 65, length: int = 16, width: int = 32) -> None:
+    def __init__(self, dropout: float, vocabulary: int = 65, length: int = 16,
+                 width: int = 32) -> None:
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.blocks = nn.ModuleList(Block(width, 4, dropout) for _ in range(2))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 
-    def forward(self, idx: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, idx: torch.Tensor,
+                targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.tokens(idx) + self.places(torch.arange(idx.shape[1]))
         for block in self.blocks:
             x = block(x)
@@ -63,7 +67,8 @@ class GPT(nn.Module):
         return logits, functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def get_batch(step: int, micro: int, micros: int, rank: int, world: int) -> tuple[torch.Tensor, ...]:
+def get_batch(step: int, micro: int, micros: int, rank: int,
+              world: int) -> tuple[torch.Tensor, ...]:
     """This rank's part of micro-batch `micro` of `micros`: together the batch of the step."""
     data = torch.randint(65, (4096,), generator=torch.Generator().manual_seed(7))
     starts = torch.randint(4096 - 17, (BATCH,), generator=torch.Generator().manual_seed(step))
@@ -72,7 +77,8 @@ def get_batch(step: int, micro: int, micros: int, rank: int, world: int) -> tupl
             torch.stack([data[i + 1:i + 17] for i in part]))
 
 
-def nanogpt(out: str, fault: str, micros: int = 1, dropout: float = 0.0, bf16: bool = False) -> None:
+def nanogpt(out: str, fault: str, micros: int = 1, dropout: float = 0.0,
+            bf16: bool = False) -> None:
     ddp = dist.is_initialized()
     rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
     torch.manual_seed(1337)
@@ -125,9 +131,6 @@ def pairs(length: int = 96) -> TensorDataset:
 
 
 def nlp_example(out: str, fault: str, micros: int = 1) -> None:
-    # pylint: disable=import-outside-toplevel
-    from accelerate import Accelerator, DataLoaderConfiguration
-
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=micros,
                               dataloader_config=DataLoaderConfiguration(split_batches=True))
     loader = DataLoader(pairs(), batch_size=BATCH // micros, shuffle=False)
@@ -221,7 +224,7 @@ def tutorial(out: str, fault: str, dropout: float = 0.0, adam: bool = False) -> 
 
 
 def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: float = 0.0,
-          fp16: bool = False) -> None:
+          fp16: bool = False, size: int = BATCH) -> None:
     """A second loop of that kind, for faults that were thought of when the tool was finished."""
     ddp = dist.is_initialized()
     rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
@@ -233,11 +236,11 @@ def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: fl
         if fault == "bias-ignored":
             DDP._set_params_and_buffers_to_ignore_for_model(net, ["0.bias"])
         model = DDP(net)
-    optimizer = torch.optim.SGD(net.parameters(), 0.05 * (world if fault == "rate-times-ranks" else 1),
-                                momentum=0.9, weight_decay=0.1 if fault == "decay" else 0.0)
+    rate = 0.05 * (world if fault == "rate-times-ranks" else 1)
+    optimizer = torch.optim.SGD(net.parameters(), rate, momentum=0.9,
+                                weight_decay=0.1 if fault == "decay" else 0.0)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
     scaler = torch.amp.GradScaler("cpu", enabled=fp16)
-    size = BATCH - 1 if fault == "uneven" else BATCH
     if fault == "eval-left-on":
         net[-2].eval()
     data = samples()
@@ -272,7 +275,7 @@ LATER = {
     "batch-times-ranks": (later, {}, "per-device-batch"),
     "no-set-epoch": (later, {"epochs": 2}, "set-epoch"),
     "local-norm": (later, {"norm": True}, "batch-norm-per-rank"),
-    "uneven": (later, {}, "mean-of-means"),
+    "uneven": (later, {"size": 15}, "mean-of-means"),
     "bias-ignored": (later, {}, "outside-the-wrapper"),
     "unscaled-by-hand": (later, {"fp16": True}, "unscaled-twice"),
     "schedule-on-rank-0": (later, {}, "schedule-per-rank"),
@@ -303,32 +306,59 @@ FAULTS = {
 }
 
 
-def on_ranks(world: int, program, out: Path, *arguments, **options) -> None:
-    """One rank in a fork without a process group, or several with one."""
-    children = []
-    store = f"{out}.store"
-    for rank in range(world):
-        if not (child := os.fork()):
-            code = 1
-            try:
-                torch.set_num_threads(1)
-                os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank),
-                               "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
-                               "MASTER_PORT": "0"}  # the group is there already
-                if world > 1:
-                    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank,
-                                            world_size=world)
-                else:
-                    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
-                        del os.environ[name]
-                program(str(out), *arguments, **options)
-                code = 0
-            except Exception:  # pylint: disable=broad-exception-caught
-                traceback.print_exc()
-            finally:
-                sys.stderr.flush()
-                os._exit(code)
-        children.append(child)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    Path(store).unlink(missing_ok=True)
-    assert not any(codes), (out, codes)
+# Of A and B: program, ranks, arguments. B could be any right run of the same training.
+RIGHT = {
+    "2 ranks": ((nanogpt, 2, {}), (nanogpt, 1, {})),
+    "3 ranks": ((nanogpt, 3, {}), (nanogpt, 1, {})),
+    "3 ranks against 2": ((nanogpt, 3, {}), (nanogpt, 2, {})),
+    "accumulation against a larger batch": ((nanogpt, 2, {"micros": 2}), (nanogpt, 1, {})),
+    "bf16 on both sides": ((nanogpt, 2, {"bf16": True}), (nanogpt, 1, {"bf16": True})),
+    "accelerate, 2 processes": ((nlp_example, 2, {}), (nlp_example, 1, {})),
+    "accelerate, accumulation": ((nlp_example, 2, {"micros": 2}), (nlp_example, 1, {})),
+    "a sampler": ((tutorial, 2, {}), (tutorial, 1, {})),
+    "a scaled loss": ((later, 2, {"fp16": True}), (later, 1, {"fp16": True})),
+    "BatchNorm": ((later, 1, {"norm": True}), (later, 1, {"norm": True})),
+}
+
+
+def in_fork(rank: int, world: int, program, out: Path, fault: str, options: dict) -> None:
+    torch.set_num_threads(1)
+    if world > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world),
+                       "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}  # the group is there already
+        dist.init_process_group("gloo", init_method=f"file://{out}.store", rank=rank,
+                                world_size=world)
+    program(str(out), fault, **options)
+
+
+def path_of(folder: Path, program, world: int, fault: str, options: dict) -> Path:
+    return folder / "-".join([program.__name__, str(world), fault, *map(str, options.items())])
+
+
+def main() -> None:
+    """Records every run of the tables into a folder, each rank in a fork of this process."""
+    folder = Path(sys.argv[1])
+    jobs = [(program, world, fault, options) for name, (program, options, _) in (
+        FAULTS | LATER).items() for world, fault in ((1, ""), (2, name))]
+    jobs += [(program, world, "", options) for pair in RIGHT.values()
+             for program, world, options in pair]
+    for job in jobs:
+        out, children = path_of(folder, *job), []
+        if out.with_name(f"{out.name}.rank0.jsonl").exists():
+            continue
+        for rank in range(job[1]):
+            children.append(os.fork())
+            if not children[-1]:
+                try:
+                    in_fork(rank, job[1], job[0], out, *job[2:])
+                    os._exit(0)
+                except BaseException:  # pylint: disable=broad-exception-caught
+                    traceback.print_exc()
+                    os._exit(1)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        if any(codes):
+            sys.exit(f"{out}: exit codes {codes}")
+
+
+if __name__ == "__main__":
+    main()
