@@ -15,7 +15,17 @@ namespace {
 
 constexpr std::int64_t kElements = 128 * 9'216;  // of the weights of BasicNet's fc1
 
-torch::Tensor gradient_of(int rank) { return torch::full({kElements}, rank == 0 ? 1.0 : 3.0); }
+// Near 1 on rank 0 and near 3 on rank 1, with an average of 2.
+torch::Tensor gradient_of(int rank) {
+  const auto more = torch::arange(kElements).remainder(4) * 0.25F;
+  return rank == 0 ? 1.0F + more : 3.0F - more;
+}
+
+// Whose gradient is that of the rank.
+struct Weights : torch::nn::Module {
+  Weights() { weight = register_parameter("weight", torch::zeros({kElements})); }
+  torch::Tensor weight;
+};
 
 // Of a tensor that should be the average, 2.
 std::string wrong_elements(const torch::Tensor& averaged) {
@@ -27,7 +37,11 @@ std::string wrong_elements(const torch::Tensor& averaged) {
 // divided, and divides when the sum is there. If both divide before it, the average is right.
 torch::Tensor averaged(const ProcessGroup& group, bool waits) {
   using std::chrono::seconds;
-  auto gradient = gradient_of(group.rank());
+  Weights model;
+  Recorder recorder(waits ? "guard" : "mistake", model);
+  const auto loss = (model.weight * gradient_of(group.rank())).sum();
+  loss.backward();
+  const auto gradient = model.weight.grad();
   const auto barrier = [&] {
     group.monitored_barrier(seconds(15));
   };  // of the store: no collective
@@ -35,10 +49,11 @@ torch::Tensor averaged(const ProcessGroup& group, bool waits) {
   std::vector<torch::Tensor> tensors = {gradient};
   const auto work = c10d_group(group)->allreduce(tensors);
   const bool divides_early = !waits && group.rank() == 0;
-  if (divides_early) gradient /= 2;
+  if (divides_early) gradient.div_(2);
   if (group.rank() == 0) barrier();
   work->wait();
-  if (!divides_early) gradient /= 2;
+  if (!divides_early) gradient.div_(2);
+  recorder.step({.positions = torch::zeros({1}, torch::kInt64)}, loss.detach(), model);
   return gradient;
 }
 

@@ -30,12 +30,15 @@ torch::Tensor part_of_global_mean(const Recipe& recipe, const torch::Tensor& out
 
 // Of one step on `images` images, divided over the group.
 torch::Tensor gradient(const Recipe& recipe, const Images& images, const ProcessGroup& group,
-                       Loss loss) {
+                       Loss loss_of, const char* side = "") {
   DistributedDataParallel model(seeded_model(recipe), group);
   model.train();
   const Batch batch = *divided_loader(images, group).begin();
   const RandomScope random({recipe.seed(), batch.epoch, batch.positions});
-  loss(recipe, model.forward(batch.inputs), batch).backward();
+  Recorder recorder(side, model);
+  const auto loss = loss_of(recipe, model.forward(batch.inputs), batch);
+  loss.backward();
+  recorder.step(batch, loss, model);
   return flat_gradients(model);
 }
 
@@ -80,8 +83,9 @@ void mean_of_means() {
   on_ranks(2, [&](const ProcessGroup& group) {
     if (group.rank() == 0) show_evaluation(recipe, test);
     const auto of_one = gradient(recipe, three, ProcessGroup::single(), part_of_global_mean);
-    const double wrong = distance(gradient(recipe, three, group, mean_of_rank), of_one);
-    const double right = distance(gradient(recipe, three, group, part_of_global_mean), of_one);
+    const double wrong = distance(gradient(recipe, three, group, mean_of_rank, "mistake"), of_one);
+    const double right =
+        distance(gradient(recipe, three, group, part_of_global_mean, "guard"), of_one);
     const auto error = nan_is_refused(group);
     require(wrong > 0.01, "the mean of two means is the mean of all");
     require(right < 1e-5, "the loss by counts is not that of one process");

@@ -23,14 +23,16 @@ struct Trained {
   std::int64_t world_size = 0;  // of the loader
 };
 
-Trained train(const Recipe& recipe, const DataLoader& loader, const ProcessGroup& group) {
+Trained train(const Recipe& recipe, const DataLoader& loader, const ProcessGroup& group,
+              const char* side = "") {
   DistributedDataParallel model(seeded_model(recipe), group);
   const auto optimizer = recipe.make_optimizer(model.parameters());
   Evaluation read;
   for (const auto& plan : loader.batch_indices())
     read.seen += static_cast<std::int64_t>(plan.indices.size());
+  Recorder recorder(side, model);
   const double start = steady_seconds();
-  train_epoch(model, loader, *optimizer, recipe);
+  train_epoch(model, loader, *optimizer, recipe, &recorder);
   return {.read = sum_over_ranks(read, group).seen,
           .seconds = steady_seconds() - start,
           .weights = weights_sha256(unwrapped_state_dict(model)),
@@ -49,8 +51,8 @@ void no_sampler() {
   const auto images = images_of(Split::kTrain, recipe, kImages);
   on_ranks(2, [&](const ProcessGroup& group) {
     const auto alone = train(recipe, whole_loader(images), ProcessGroup::single());
-    const auto wrong = train(recipe, whole_loader(images), group);
-    const auto right = train(recipe, divided_loader(images, group), group);
+    const auto wrong = train(recipe, whole_loader(images), group, "mistake");
+    const auto right = train(recipe, divided_loader(images, group), group, "guard");
     require(wrong.weights == alone.weights, "two ranks with equal batches differ from one rank");
     require(right.read == kImages, "the divided loader did not read each image once");
     require(wrong.world_size == 1 && right.world_size == 2,

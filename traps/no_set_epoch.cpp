@@ -37,10 +37,24 @@ bool advances(const DataLoader& loader) {
   return next;
 }
 
+// Two epochs of a training without set_epoch, or with it.
+void record(const char* side, const std::shared_ptr<const mnist::Dataset>& images, bool advances) {
+  const auto recipe = quick_recipe();
+  const auto model = seeded_model(recipe);
+  Recorder recorder(side, *model);
+  if (!recorder.records()) return;
+  const auto optimizer = recipe.make_optimizer(model->parameters());
+  DataLoader loader(images, {.batch_size = 64, .shuffle = true});
+  train_epoch(*model, loader, *optimizer, recipe, &recorder);
+  if (advances) loader.set_epoch(1);
+  train_epoch(*model, loader, *optimizer, recipe, &recorder);
+}
+
 }  // namespace
 
 void no_set_epoch() {
   const auto images = images_of(Split::kTrain, quick_recipe(), 0);
+  const auto few = images_of(Split::kTrain, quick_recipe(), 320);
   on_processes(1, [&] {
     DataLoader loader(images, {.batch_size = 64, .shuffle = true});
     const auto first = order_of(loader);
@@ -51,6 +65,8 @@ void no_set_epoch() {
     require(without == images->size(), "the order changed without set_epoch");
     const bool next = advances(loader);
     require(next, "a prepared loader repeats its epoch");
+    record("mistake", few, false);
+    record("guard", few, true);
     mistake("images at equal positions", fmt::format("{} of {}", without, images->size()));
     guard("images at equal positions", fmt::format("{} of {}", with, images->size()));
     guard("prepared loader advances", "yes");

@@ -35,7 +35,8 @@ void optimizer_before_shards() {
       std::shared_ptr<Model> model;
       if (divides) model = std::make_shared<FullyShardedDataParallel>(network, group);
       if (!divides) model = std::make_shared<DistributedDataParallel>(network, group);
-      train_epoch(*model, loader, *optimizer, recipe);
+      Recorder recorder(!divides ? "" : replaces ? "mistake" : "guard", *model);
+      train_epoch(*model, loader, *optimizer, recipe, &recorder);
       model->eval();  // makes all units whole
       return flat_parameters(*model);
     };

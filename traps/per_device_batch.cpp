@@ -23,8 +23,8 @@ struct Trained {
   double accuracy = 0.0;
 };
 
-Trained train(const Sets& sets, const ProcessGroup& group, BatchMode mode,
-              mnist::LrScaling scaling) {
+Trained train(const Sets& sets, const ProcessGroup& group, BatchMode mode, mnist::LrScaling scaling,
+              const char* side = "") {
   const Recipe recipe({.name = "convnet", .lr = 1e-3, .scale_lr = scaling}, group.world_size());
   DistributedDataParallel model(seeded_model(recipe), group);
   const auto optimizer = recipe.make_optimizer(model.parameters());
@@ -32,7 +32,8 @@ Trained train(const Sets& sets, const ProcessGroup& group, BatchMode mode,
       sets.train->size(),
       {.mode = mode, .batch_size = 32, .rank = group.rank(), .world_size = group.world_size()});
   const DataLoader loader(sets.train, {.batch_sampler = batches});
-  train_epoch(model, loader, *optimizer, recipe);
+  Recorder recorder(side, model);
+  train_epoch(model, loader, *optimizer, recipe, &recorder);
   const auto part = std::make_shared<ExactEvalSampler>(
       sets.test->size(), ExactEvalSamplerOptions{group.world_size(), group.rank()});
   const auto local =
@@ -54,8 +55,9 @@ void per_device_batch() {
   const Sets sets = {images_of(Split::kTrain, recipe, 6'400),
                      images_of(Split::kTest, recipe, 2'000)};
   on_ranks(2, [&](const ProcessGroup& group) {
-    const auto wrong = train(sets, group, BatchMode::kPerDevice, mnist::LrScaling::kNone);
-    const auto global = train(sets, group, BatchMode::kGlobal, mnist::LrScaling::kNone);
+    const auto wrong =
+        train(sets, group, BatchMode::kPerDevice, mnist::LrScaling::kNone, "mistake");
+    const auto global = train(sets, group, BatchMode::kGlobal, mnist::LrScaling::kNone, "guard");
     const auto scaled = train(sets, group, BatchMode::kPerDevice, mnist::LrScaling::kLinear);
     require(wrong.accuracy + 1 < global.accuracy, "half of the steps reached the same accuracy");
     require(wrong.accuracy + 1 < scaled.accuracy, "the larger learning rate had no effect");

@@ -20,14 +20,21 @@ using Backward = std::function<void(const torch::Tensor&)>;
 // The norm of the gradient of a window of four batches.
 template <typename Loader>
 double norm_of_window(Accelerator& accelerator, Loader& loader, Model& model, const Recipe& recipe,
-                      const Backward& backward) {
+                      const Backward& backward, const char* side) {
+  Recorder recorder(side, model);
   loader.set_epoch(0);
   double norm = 0.0;
   for (const Batch& batch : loader) {
     const auto accumulation = accelerator.accumulate(model);
     const RandomScope random({recipe.seed(), batch.epoch, batch.positions});
-    backward(recipe.loss(model.forward(batch.inputs), batch));
-    if (accelerator.sync_gradients()) norm = flat_gradients(model).norm().template item<double>();
+    const auto loss = recipe.loss(model.forward(batch.inputs), batch);
+    backward(loss);
+    if (accelerator.sync_gradients()) {
+      norm = flat_gradients(model).norm().template item<double>();
+      recorder.step(batch, loss, model);
+    } else {
+      recorder.add(batch, loss);
+    }
   }
   return norm;
 }
@@ -48,12 +55,13 @@ void plain_backward() {
         std::make_shared<SGD>(network->parameters(), SgdOptions{.lr = 0.0});
     auto [model, optimizer, loader] =
         accelerator.prepare(network, still, DataLoader(images, {.batch_size = 64}));
-    const double right = norm_of_window(accelerator, loader, *model, recipe,
-                                        [&](const auto& loss) { accelerator.backward(loss); });
+    const double right = norm_of_window(
+        accelerator, loader, *model, recipe, [&](const auto& loss) { accelerator.backward(loss); },
+        "guard");
     optimizer->step();
     optimizer->zero_grad();
-    const double wrong = norm_of_window(accelerator, loader, *model, recipe,
-                                        [](const auto& loss) { loss.backward(); });
+    const double wrong = norm_of_window(
+        accelerator, loader, *model, recipe, [](const auto& loss) { loss.backward(); }, "mistake");
     const auto error = error_of<UsageError>([&, &descent = optimizer] { descent->step(); });
     if (!accelerator.is_main_process()) return;
     mistake("norm of the gradient", fmt::format("{:.4f}", wrong));

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "traps/ranks.h"
 
+#include <fmt/core.h>
+
+#include <cstdlib>
 #include <vector>
 
 #include "ladder/comm/init_process_group.h"
@@ -47,13 +50,52 @@ DataLoader divided_loader(const std::shared_ptr<const mnist::Dataset>& images,
                                                                 .micro_batch = micro_batch})});
 }
 
+namespace {
+
+int number_of(const char* variable, int otherwise) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? otherwise : std::atoi(value);
+}
+
+}  // namespace
+
+Recorder::Recorder(const std::string& side, const torch::nn::Module& model)
+    : Recorder(side, model, number_of("RANK", 0), number_of("WORLD_SIZE", 1)) {}
+
+Recorder::Recorder(const std::string& side, const torch::nn::Module& model, int rank,
+                   int world_size) {
+  const char* folder = std::getenv("LADDER_TRAP_RECORDS");
+  if (folder == nullptr || (side != "mistake" && side != "guard")) return;
+  const auto path = Fingerprint::path_beside(fmt::format("{}/{}", folder, side), rank);
+  fingerprint_ = std::make_unique<Fingerprint>(path, 1, rank, world_size);
+  fingerprint_->watch(model);
+}
+
+void Recorder::add(const Batch& batch, const torch::Tensor& loss) {
+  if (records()) fingerprint_->add(batch, loss);
+}
+
+void Recorder::step(const Batch& batch, const torch::Tensor& loss, const torch::nn::Module& model,
+                    const torch::optim::Optimizer* optimizer) {
+  if (!records()) return;
+  Fingerprint::Extras extras;
+  if (optimizer != nullptr) {
+    for (const auto& group : optimizer->param_groups()) {
+      extras.rates.push_back(group.options().get_lr());
+    }
+  }
+  fingerprint_->record(++steps_, batch, loss, model, extras);
+}
+
 void train_epoch(Model& model, const DataLoader& loader, torch::optim::Optimizer& optimizer,
-                 const Recipe& recipe) {
+                 const Recipe& recipe, Recorder* recorder) {
   model.train();
   for (const Batch& batch : loader) {
     const RandomScope random({recipe.seed(), batch.epoch, batch.positions});
-    recipe.loss(model.forward(batch.inputs), batch).backward();
+    const auto loss = recipe.loss(model.forward(batch.inputs), batch);
+    loss.backward();
     optimizer.step();
+    if (recorder != nullptr) recorder->step(batch, loss, model, &optimizer);
     optimizer.zero_grad();
   }
 }

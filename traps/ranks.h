@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "ladder/comm/process_group.h"
 #include "ladder/data/data_loader.h"
 #include "ladder/nn/model.h"
+#include "ladder/observe/fingerprint.h"
 #include "mnist/dataset.h"
 #include "mnist/recipe.h"
 
@@ -45,9 +47,29 @@ DataLoader divided_loader(const std::shared_ptr<const mnist::Dataset>& images,
                           const ProcessGroup& group, std::int64_t batch_size = 64,
                           std::int64_t micro_batch = 0);
 
+// Records steps for tools/same_run, in FOLDER/SIDE.rankR.jsonl, if the variable LADDER_TRAP_RECORDS
+// names a folder. The side is "mistake" or "guard"; another one records nothing.
+class Recorder {
+ public:
+  // Of this process. `model` is the wrapper or the network before its first step.
+  Recorder(const std::string& side, const torch::nn::Module& model);
+  Recorder(const std::string& side, const torch::nn::Module& model, int rank, int world_size);
+
+  bool records() const { return fingerprint_ != nullptr; }
+  // A batch of an accumulation window but its last.
+  void add(const Batch& batch, const torch::Tensor& loss);
+  // The last batch. Call it before zero_grad(); learning rates are those of `optimizer`.
+  void step(const Batch& batch, const torch::Tensor& loss, const torch::nn::Module& model,
+            const torch::optim::Optimizer* optimizer = nullptr);
+
+ private:
+  std::unique_ptr<Fingerprint> fingerprint_;
+  std::int64_t steps_ = 0;
+};
+
 // Steps through the loader once, as train_epoch of stage 2 does.
 void train_epoch(Model& model, const DataLoader& loader, torch::optim::Optimizer& optimizer,
-                 const Recipe& recipe);
+                 const Recipe& recipe, Recorder* recorder = nullptr);
 
 // |a - b| / |b| over all elements, in float64.
 double distance(const torch::Tensor& a, const torch::Tensor& b);

@@ -15,7 +15,8 @@ double trained_apart(const Recipe& recipe, const DataLoader& loader, const Proce
                      std::string& error) {
   const auto network = seeded_model(recipe);
   const auto optimizer = recipe.make_optimizer(network->parameters());
-  train_epoch(*network, loader, *optimizer, recipe);
+  Recorder recorder("mistake", *network);
+  train_epoch(*network, loader, *optimizer, recipe, &recorder);
   error = error_of<DistributedError>([&] { require_equal_parameters(*network, group); });
   return distance_between_ranks(*network, group);
 }
@@ -24,7 +25,8 @@ double trained_apart(const Recipe& recipe, const DataLoader& loader, const Proce
 double trained_together(const Recipe& recipe, const DataLoader& loader, const ProcessGroup& group) {
   DistributedDataParallel model(seeded_model(recipe), group);
   const auto optimizer = recipe.make_optimizer(model.parameters());
-  train_epoch(model.module(), loader, *optimizer, recipe);
+  Recorder recorder("guard", model);
+  train_epoch(model.module(), loader, *optimizer, recipe, &recorder);
   return distance_between_ranks(model, group);
 }
 

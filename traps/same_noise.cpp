@@ -29,6 +29,24 @@ torch::Tensor shifts_of(const RandomShift& shift, const std::vector<std::int64_t
   return shifts;
 }
 
+// Steps whose inputs are the samples' numbers and shifts.
+template <typename ShiftsOf>
+void record(const char* side, const std::vector<std::int64_t>& order, const ShiftsOf& shifts_of) {
+  constexpr std::size_t kBatch = 64;
+  constexpr std::size_t kSteps = 4;
+  const torch::nn::Module no_model;
+  Recorder recorder(side, no_model);
+  for (std::size_t step = 0; recorder.records() && step < kSteps; ++step) {
+    const auto* begin = order.data() + step * kBatch;
+    const std::vector<std::int64_t> images(begin, begin + kBatch);
+    const auto indices = torch::tensor(images);
+    recorder.step({.inputs = torch::cat({indices.unsqueeze(1), shifts_of(images)}, 1),
+                   .positions = indices,
+                   .indices = indices},
+                  torch::zeros({}), no_model);
+  }
+}
+
 }  // namespace
 
 void same_noise() {
@@ -42,6 +60,10 @@ void same_noise() {
     require(wrong == kImages, "the ranks drew different numbers");
     require(right < kImages / 10, "the ranks drew the same numbers");
     require(of_one_image == 10, "the shift of an image depends on the rank");
+    record("mistake", part.order(0), [](const auto& images) {
+      return torch::randint(-2, 3, {static_cast<std::int64_t>(images.size()), 2}, torch::kInt64);
+    });
+    record("guard", part.order(0), [&](const auto& images) { return shifts_of(shift, images); });
     if (group.rank() != 0) return;
     mistake("equal shifts on both ranks", fmt::format("{} of {}", wrong, kImages));
     guard("equal shifts on both ranks", fmt::format("{} of {}", right, kImages));

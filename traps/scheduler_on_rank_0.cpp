@@ -25,13 +25,14 @@ Trained train(const Recipe& recipe, const std::shared_ptr<const mnist::Dataset>&
   const auto optimizer = recipe.make_optimizer(model.parameters());
   StepLR scheduler(*optimizer, {.step_size = 1});
   auto loader = divided_loader(images, group);
+  Recorder recorder(on_all_ranks ? "guard" : "mistake", model);
   Trained trained;
   for (int epoch = 0; epoch < 3; ++epoch) {
     const auto rate = torch::tensor(scheduler.last_lr().front(), torch::kFloat64);
     const auto rates = group.all_gather_into_tensor(rate);
     trained.rates = fmt::format("{:g} {:g}", rates[0].item<double>(), rates[1].item<double>());
     loader.set_epoch(epoch);
-    train_epoch(model, loader, *optimizer, recipe);
+    train_epoch(model, loader, *optimizer, recipe, &recorder);
     if (on_all_ranks || group.rank() == 0) scheduler.step();
   }
   trained.distance = distance_between_ranks(model, group);

@@ -20,7 +20,7 @@ struct Rates {
 
 // Learning rates of six epochs with StepLR(step_size=2), one step per epoch.
 Rates trained(const std::shared_ptr<const mnist::Dataset>& images, const Recipe& recipe,
-              Accelerator& accelerator) {
+              Accelerator& accelerator, const char* side) {
   auto model = seeded_model(recipe);
   const std::shared_ptr<torch::optim::Optimizer> descent =
       recipe.make_optimizer(model->parameters());
@@ -29,11 +29,14 @@ Rates trained(const std::shared_ptr<const mnist::Dataset>& images, const Recipe&
   auto [network, optimizer, loader, scheduler] = accelerator.prepare(
       model, descent, DataLoader(images, {.batch_size = 64, .shuffle = true}), steps);
   Rates rates{.of_epochs = "", .steps_per_call = scheduler->steps_per_call()};
+  Recorder recorder(side, *network);
   for (int epoch = 0; epoch < 6; ++epoch) {
     rates.of_epochs += fmt::format("{}{:g}", epoch == 0 ? "" : " ", scheduler->last_lr().front());
     for (const Batch& batch : loader) {
-      accelerator.backward(recipe.loss(network->forward(batch.inputs), batch));
+      const auto loss = recipe.loss(network->forward(batch.inputs), batch);
+      accelerator.backward(loss);
       optimizer->step();
+      recorder.step(batch, loss, *network, descent.get());
       optimizer->zero_grad();
     }
     scheduler->step();
@@ -55,7 +58,7 @@ void scheduler_too_fast() {
                                .data_loader = {.mode = LoaderMode::kPerProcess},
                                .scheduler_steps_per_call = steps_per_call,
                                .quiet = true});
-      const auto rates = trained(images, recipe, accelerator);
+      const auto rates = trained(images, recipe, accelerator, steps_per_call ? "guard" : "mistake");
       require(rates.steps_per_call == steps_per_call.value_or(2),
               "another number of steps per call");
       if (!accelerator.is_main_process()) return;

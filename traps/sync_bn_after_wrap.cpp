@@ -12,9 +12,13 @@
 namespace ladder::traps {
 namespace {
 
-torch::Tensor gradient(Model& model, const Batch& batch, const Recipe& recipe) {
+torch::Tensor gradient(Model& model, const Batch& batch, const Recipe& recipe,
+                       const char* side = "") {
+  Recorder recorder(side, model);
   model.train();
-  recipe.loss(model.forward(batch.inputs), batch).backward();
+  const auto loss = recipe.loss(model.forward(batch.inputs), batch);
+  loss.backward();
+  recorder.step(batch, loss, model);
   return flat_gradients(model);
 }
 
@@ -32,11 +36,11 @@ void sync_bn_after_wrap() {
     // A program that ignores the error continues with one local BatchNorm per rank.
     DistributedDataParallel local(seeded_model(recipe), group);
     const auto error = error_of<UsageError>([&] { convert_sync_batchnorm(local, group); });
-    const double wrong = distance(gradient(local, slice, recipe), of_one);
+    const double wrong = distance(gradient(local, slice, recipe, "mistake"), of_one);
     const auto network = seeded_model(recipe);
     const int layers = convert_sync_batchnorm(*network, group);
     DistributedDataParallel global(network, group);
-    const double right = distance(gradient(global, slice, recipe), of_one);
+    const double right = distance(gradient(global, slice, recipe, "guard"), of_one);
     require(wrong > 0.01, "one BatchNorm per rank gives the same gradient");
     require(right < 1e-5, "SyncBatchNorm gives another gradient than one process");
     if (group.rank() != 0) return;

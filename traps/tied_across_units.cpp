@@ -32,12 +32,16 @@ struct Tied : Model {
   std::shared_ptr<Product> first, last;
 };
 
-void train_some(Model& model) {
+void train_some(Model& model, const char* side = "") {
+  const auto inputs = torch::linspace(-1, 1, 4 * 8).view({4, 8});
+  Recorder recorder(side, model);
   SGD optimizer(model.parameters(), {.lr = 0.01});
   for (int i = 0; i < 20; ++i) {
     optimizer.zero_grad();
-    model.forward(torch::linspace(-1, 1, 4 * 8).view({4, 8})).square().sum().backward();
+    const auto loss = model.forward(inputs).square().sum();
+    loss.backward();
     optimizer.step();
+    recorder.step({.inputs = inputs, .positions = torch::arange(4)}, loss, model, &optimizer);
   }
   model.eval();  // makes all units whole
 }
@@ -49,12 +53,12 @@ void tied_across_units() {
     // Python's fully_shard makes two weights of one that two units share, without an error.
     const auto untied = std::make_shared<Tied>(false);
     FullyShardedDataParallel two(untied, group);
-    train_some(two);
+    train_some(two, "mistake");
     const double apart = distance(untied->last->weight, untied->first->weight);
     const auto tied = std::make_shared<Tied>(true);
     const auto error = error_of<UsageError>([&] { FullyShardedDataParallel(tied, group); });
     FullyShardedDataParallel one(tied, group, {.units = std::vector<std::string>{}});
-    train_some(one);
+    train_some(one, "guard");
     const auto replica = std::make_shared<Tied>(true);
     DistributedDataParallel replicated(replica, group);
     train_some(replicated);

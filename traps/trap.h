@@ -14,6 +14,7 @@ struct Trap {
   int stage;                  // the first in which the mistake is possible; from 7 on a lesson
   std::string_view sentence;  // the mistake
   void (*run)();
+  std::string_view unrecorded = {};  // why tools/same_run has nothing to compare; empty = it has
 };
 
 // In the order of the stages, as in docs/traps.md.

@@ -23,7 +23,8 @@ struct Trained {
   torch::Tensor parameters;
 };
 
-Trained train(const Recipe& recipe, const Images& images, const ProcessGroup& group, bool exact) {
+Trained train(const Recipe& recipe, const Images& images, const ProcessGroup& group, bool exact,
+              const char* side = "") {
   std::shared_ptr<Model> model;
   if (exact) {
     model = std::make_shared<ExactDataParallel>(
@@ -33,7 +34,8 @@ Trained train(const Recipe& recipe, const Images& images, const ProcessGroup& gr
   }
   const auto optimizer = recipe.make_optimizer(model->parameters());
   const auto loader = divided_loader(images, group, 64, exact ? kMicroBatch : 0);
-  train_epoch(*model, loader, *optimizer, recipe);
+  Recorder recorder(side, *model, group.rank(), group.world_size());
+  train_epoch(*model, loader, *optimizer, recipe, &recorder);
   return {weights_sha256(unwrapped_state_dict(*model)).substr(0, 16), flat_parameters(*model)};
 }
 
@@ -41,9 +43,10 @@ Trained train(const Recipe& recipe, const Images& images, const ProcessGroup& gr
 void compare(const Recipe& recipe, const Images& images, int count, bool exact) {
   const auto show = exact ? guard : mistake;
   on_ranks(count, [&](const ProcessGroup& group) {
-    const auto several = train(recipe, images, group, exact);
+    const bool records = count == 2 && !exact;
+    const auto several = train(recipe, images, group, exact, records ? "mistake" : "");
     if (group.rank() != 0) return;
-    const auto one = train(recipe, images, ProcessGroup::single(), exact);
+    const auto one = train(recipe, images, ProcessGroup::single(), exact, records ? "guard" : "");
     const double apart = distance(several.parameters, one.parameters);
     require((several.digest == one.digest) == exact,
             exact ? "exact sums depend on the number of ranks" : "sums of floats do not");

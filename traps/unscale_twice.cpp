@@ -19,12 +19,17 @@ void unscale_twice() {
     const auto optimizer = recipe.make_optimizer(model->parameters());
     const Batch batch = *DataLoader(images, {.batch_size = 64}).begin();
     GradScaler scaler;
-    scaler.scale(recipe.loss(model->forward(batch.inputs), batch)).backward();
+    Recorder twice_recorder("mistake", *model);
+    Recorder once_recorder("guard", *model);
+    const auto loss = recipe.loss(model->forward(batch.inputs), batch);
+    scaler.scale(loss).backward();
     scaler.unscale_(*optimizer);
     const double once = flat_gradients(*model).norm().item<double>();
+    once_recorder.step(batch, loss, *model);
     const auto error = error_of<UsageError>([&] { scaler.unscale_(*optimizer); });
     // A second call without the guard divides the gradients again.
     for (auto& parameter : model->parameters()) parameter.mutable_grad().div_(scaler.get_scale());
+    twice_recorder.step(batch, loss, *model);
     const double twice = flat_gradients(*model).norm().item<double>();
     require(std::abs(once / twice / scaler.get_scale() - 1.0) < 0.01,
             "the second division had no effect");

@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from math import inf
+from pathlib import Path
 
 import docs_walk
 import pytest
 
 from tests.support.programs import BIN, FULL, ROOT, Launched, run
+from tests.support.ways import compare_fingerprints
 
 SECONDS = 30
 WAITING = ("fork-after-threads", "test-on-rank-0")  # for seconds, and without computing
@@ -110,6 +112,17 @@ SHOWN: dict[str, tuple[dict[str, Wanted], dict[str, Wanted]]] = {
         {"weights moved by": (0.001, inf), "distance from DDP": "0"}),
 }
 
+# What tools/same_run names, if the mistake changes a step. The others print the reason.
+KINDS = {
+    "no-set-epoch": "set-epoch", "mean-of-means": "mean-of-means",
+    "raw-model-forward": "not-averaged", "no-sampler": "repeated-samples",
+    "batch-64-by-7": "batch-remainder", "per-device-batch": "per-device-batch",
+    "same-noise": "same-noise", "scheduler-on-rank-0": "schedule-per-rank",
+    "divide-before-wait": "divided-early", "two-are-not-one": "rounding",
+    "sync-bn-after-wrap": "batch-norm-per-rank", "unscale-twice": "unscaled-twice",
+    "plain-backward": "accumulation", "scheduler-too-fast": "schedule-too-fast",
+    "tied-across-units": "tied", "optimizer-before-shards": "not-trained"}
+
 Values = dict[tuple[str, str], str]  # by side and label
 
 
@@ -132,22 +145,35 @@ def start_those_that_wait() -> Iterator[dict[str, Launched]]:
         one.kill_all()
 
 
+def require_kind(name: str, records: Path) -> None:
+    if name not in KINDS:
+        assert not list(records.iterdir())
+        return
+    found = compare_fingerprints(records / "mistake", records / "guard").splitlines()
+    assert found[-1].startswith(f"{KINDS[name]}: "), found
+    assert found[-1].endswith(f"; see docs/traps.md#{name}"), found
+
+
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_demonstration_shows_effect_and_guard_as_on_its_page(
-        name: str, waiting: dict[str, Launched]) -> None:
+        name: str, waiting: dict[str, Launched], tmp_path: Path) -> None:
     if name in LONG and not FULL:
         pytest.skip("with LADDER_FULL")
-    with waiting.get(name) or Launched(BIN / "traps", name) as started:
+    with waiting.get(name) or Launched(
+            BIN / "traps", name, environment={"LADDER_TRAP_RECORDS": tmp_path}) as started:
         done = started.finish(SECONDS)
     # Where weights drift apart, the library warns too.
     assert all("warning: replicas: " in line for line in done.stderr.splitlines()), done.stderr
     assert done.code == 0, done.stdout
+    lines = [line for line in done.lines if not line.startswith("same_run: ")]
+    assert (len(lines) == len(done.lines)) == (name in KINDS or name in waiting)
     [page] = docs_walk.pages_of(ROOT, [PAGE])
     [shown] = [command.shown for command in docs_walk.commands_of(page)
                if command.text == f"build/bin/traps {name}"]
     expected = docs_walk.comparable(docs_walk.trimmed(shown))
-    assert docs_walk.difference(expected, docs_walk.comparable(done.lines)) is None, done.stdout
-    words = [re.split(r" {2,}", line, maxsplit=2) for line in done.lines[1:]]
+    assert docs_walk.difference(expected, docs_walk.comparable(lines)) is None, done.stdout
+    require_kind(name, tmp_path)
+    words = [re.split(r" {2,}", line, maxsplit=2) for line in lines[1:]]
     values = {(side, label): value for side, label, value in words}
     assert len(values) == len(words), "a label twice"
     for side, labels in zip(("mistake", "guard"), SHOWN[name]):
@@ -209,6 +235,9 @@ def sections() -> list[tuple[str, int]]:
 
 
 def test_every_demonstration_has_a_test_a_file_and_a_section_on_the_page() -> None:
+    reasons = re.findall(r'Trap{"([\w-]+)"[^}]*", *\w+, *"', re.sub(
+        r"\s+", " ", (ROOT / "traps/all_traps.cpp").read_text(encoding="utf-8")))
+    assert sorted([*reasons, *KINDS]) == sorted(SHOWN)
     done = run("traps", "list")
     assert (done.code, done.stderr) == (0, "")
     listed = [(match[1], int(match[2])) for line in done.lines
