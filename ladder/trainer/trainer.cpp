@@ -66,6 +66,10 @@ void require_capturable(const TrainingArguments& args, const Accelerator& accele
     throw UsageError::conflict("cuda_graph", "needs a GPU, and this run is on the CPU",
                                "leave it unset");
   }
+  if (accelerator.num_processes() > 1) {
+    throw UsageError::out_of_range("cuda_graph", accelerator.num_processes(), "one process",
+                                   "--nprocs 1, or leave cuda_graph unset");
+  }
   if (accelerator.mixed_precision() == Precision::kFp16 || accelerator.options().debug ||
       accelerator.gradient_accumulation_steps() > 1 ||
       args.replicate_options().in_micro_batches()) {

@@ -637,7 +637,7 @@ TEST(Trainer, MakesAGraphOfStepsThatAGraphCanRepeat) {
 
 TEST(TrainerWithAGpu, MakesNoGraphOfStepsThatChange) {
   if (!torch::cuda::is_available()) GTEST_SKIP() << "skipped: no GPU";
-  for (const char* what : {"fp16", "accumulation", "debug"}) {
+  for (const char* what : {"fp16", "accumulation", "sums", "debug"}) {
     auto options = plain_options();
     options.accelerator.cpu = false;
     options.model = std::make_shared<Classifier>();
@@ -645,6 +645,10 @@ TEST(TrainerWithAGpu, MakesNoGraphOfStepsThatChange) {
     options.args.fp16 = what == std::string("fp16");
     options.args.gradient_accumulation_steps = what == std::string("accumulation") ? 2 : 1;
     if (what == std::string("debug")) options.accelerator.debug = true;
+    if (what == std::string("sums")) {
+      options.args.sums = "exact";
+      options.args.accelerator_config = {.split_batches = true, .even_batches = false};
+    }
     EXPECT_ERROR(const Trainer trainer(options), UsageError,
                  "cuda_graph: fp16, gradient accumulation");
   }
