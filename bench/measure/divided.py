@@ -33,8 +33,10 @@ FLOAT = 4
 TRACED = {"zero3": "--reshard-after-forward", "zero2": "--no-reshard-after-forward"}
 FORWARD = "FullyShardedDataParallel.forward"
 KEPT_IN_A_STEP = ("weights", "gradients", "state", "activations")
-# Besides, at the peak: units that are whole, and the gradient of one.
-WHOLE = {"ddp": 0, "zero1": 0, "zero2": PARAMETERS, "zero3": PARAMETERS - (LAYERS - 2) * LAYER}
+# Besides, at the peak: units that are whole, and the gradient of one. In ZeRO-2 it is when backward
+# begins: no gradient is divided yet.
+WHOLE = {"ddp": 0, "zero1": 0, "zero2": PARAMETERS + LAYER,
+         "zero3": PARAMETERS - (LAYERS - 2) * LAYER}
 COLLECTIVES = {"ddp": 2, "zero1": 3, "zero2": 2, "zero3": 3}  # each sends (N - 1) / N of all weights
 
 
@@ -52,7 +54,8 @@ def predicted(way: str, ranks: int) -> dict[str, float]:
     found |= {"weights": network, "gradients": network,
               "state": 2 * (all_bytes if way == "ddp" else share)}
     if way in WHOLE:
-        found["peak"] = sum(found[name] for name in KEPT_IN_A_STEP) + FLOAT * WHOLE[way]
+        kept = sum(found[name] for name in KEPT_IN_A_STEP if (way, name) != ("zero2", "gradients"))
+        found["peak"] = kept + FLOAT * WHOLE[way]
     return found
 
 

@@ -85,7 +85,8 @@ struct Training {
   std::int64_t whole_after_forward = 0;
   std::int64_t kept = 0;  // by a forward, for its backward; of the last step
 
-  void step(const mnist::Recipe& recipe, const Batch& batch) {
+  void step(const mnist::Recipe& recipe, const Batch& batch, const ProcessGroup& group) {
+    group.barrier();  // no message holds memory
     if (auto* const stage = dynamic_cast<PipelineStage*>(model.get())) {
       stage->step(batch,
                   [&](const auto& output, const auto& part) { return recipe.loss(output, part); });
@@ -182,7 +183,7 @@ std::vector<std::int64_t> measured(const std::string& way, const mnist::Recipe& 
   auto training = training_of(way, recipe, group);
   const auto parameters = training.model->parameters();
   const auto weights = bytes_of(parameters);
-  training.step(recipe, batch);
+  training.step(recipe, batch, group);
   std::vector<torch::Tensor> gradients;
   for (const auto& parameter : parameters) gradients.push_back(parameter.grad());
   const auto gradient_bytes = bytes_of(gradients);
@@ -190,14 +191,14 @@ std::vector<std::int64_t> measured(const std::string& way, const mnist::Recipe& 
   const auto state = training.zero ? training.zero->state_bytes() : state_bytes(training);
   for (int i = 0; i < kWarmUpSteps; ++i) {
     training.optimizer->zero_grad();
-    training.step(recipe, batch);
+    training.step(recipe, batch, group);
   }
   most_allocated = allocated.load();
   group.barrier();
   const auto sent = sent_bytes();
   for (int i = 0; i < kSteps; ++i) {
     training.optimizer->zero_grad();
-    training.step(recipe, batch);
+    training.step(recipe, batch, group);
   }
   group.barrier();
   return {weights,       gradient_bytes,           state,
