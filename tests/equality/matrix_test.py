@@ -182,7 +182,7 @@ def beyond() -> Iterator[Row]:
                       Cell(PIPE, "by hand", 2, flags=GLOO))
     yield from equals(Cell(PIPE, recipe="convnet"), Cell(PIPE, world=2))
     yield from equals(Cell(PIPE, recipe="stack"), Cell(PIPE, world=4))
-    yield from equals(Cell(2, world=2, recipe="stack"), Cell(ZERO, world=2),
+    yield from equals(Cell(2, world=2, recipe="stack"), Cell(ZERO, world=2), Cell(SHARDED, world=2),
                       *(Cell(stage, world=2) for stage in (1, 4, 5, 6)))
     yield from equals(Cell(0, recipe="stack"), Cell(2), Cell(3, "one by hand"))
     yield from equals(Cell(2, recipe="stack", flags=EXACT), Cell(PIPE, world=2, flags=EXACT))
