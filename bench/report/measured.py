@@ -394,10 +394,11 @@ def draw_ways(ways: Mapping[str, Any], labels: Mapping[str, str]) -> Figure:
     return figure
 
 
-def update_value(record: Record, way: str) -> str:
-    """The accuracy at the end, in percent; of the tutorial's run the mean over the seeds."""
+def update_value(record: Record, way: str, which: str = "mean") -> str:
+    """The accuracy at the end, in percent; of the tutorial's run the mean over the seeds, or the
+    least or most."""
     if way in record.get("practice", ()):
-        return percent(fmean(record["practice"][way]))
+        return percent({"mean": fmean, "least": min, "most": max}[which](record["practice"][way]))
     return percent(record["ways"][way.replace("_", " ")]["points"][-1][2])
 
 
