@@ -7,6 +7,7 @@ nlp_example.py. Recording adds two lines to each, the import and the one marked 
 """
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -228,16 +229,18 @@ def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: fl
     """A second loop of that kind, for faults that were thought of when the tool was finished."""
     ddp = dist.is_initialized()
     rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
-    torch.manual_seed(1)
+    torch.manual_seed(2 if fault == "other-seed" else 1)
     layers = [nn.Linear(20, 30), *([nn.BatchNorm1d(30)] if norm else []), nn.ReLU(),
               nn.Dropout(dropout), nn.Linear(30, 5)]
     net = model = nn.Sequential(*layers)
+    if fault == "frozen":
+        net[0].weight.requires_grad_(False)
     if ddp:
         if fault == "bias-ignored":
             DDP._set_params_and_buffers_to_ignore_for_model(net, ["0.bias"])
         model = DDP(net)
     rate = 0.05 * (world if fault == "rate-times-ranks" else 1)
-    optimizer = torch.optim.SGD(net.parameters(), rate, momentum=0.9,
+    optimizer = torch.optim.SGD(net.parameters(), rate, momentum=0.8 if fault == "momentum" else 0.9,
                                 weight_decay=0.1 if fault == "decay" else 0.0)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
     scaler = torch.amp.GradScaler("cpu", enabled=fp16)
@@ -249,14 +252,25 @@ def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: fl
             seed = 0 if fault == "no-set-epoch" else epoch
             order = torch.randperm(96, generator=torch.Generator().manual_seed(seed))
             step = size * (world if fault == "batch-times-ranks" else 1)
-            for part in order.split(step)[:6]:
+            for number, part in enumerate(order.split(step)[fault == "first-skipped":][:6]):
                 x, y = data[part.tensor_split(world)[rank]]
+                x = x * 1.1 if fault == "normalised-twice" else x
+                y = (y + 1) % 5 if fault == "labels-shifted" else y
                 if fault != "no-zero-grad":
                     optimizer.zero_grad()
-                loss = functional.cross_entropy(model(x), y)
-                if world > 1 and size % world and fault != "uneven":
-                    loss = loss * len(x) * world / size
-                scaler.scale(loss).backward()
+                starts_alone = ddp and fault == "no-sync-at-first" and number < 2
+                with model.no_sync() if starts_alone else contextlib.nullcontext():
+                    loss = functional.cross_entropy(
+                        model(x), y, reduction="sum" if fault == "loss-summed" else "mean")
+                    if world > 1 and size % world and fault != "uneven":
+                        loss = loss * len(x) * world / size
+                    if fault == "rank-1-times-zero" and rank == 1:
+                        loss = loss * 0
+                    scaler.scale(loss).backward(retain_graph=fault == "backward-twice")
+                if fault == "backward-twice":
+                    loss.backward()
+                if fault == "reduced-twice":
+                    average([p.grad for p in net.parameters()], divides=False)
                 if fault == "unscaled-by-hand":
                     scaler.unscale_(optimizer)
                     for parameter in net.parameters():
@@ -265,6 +279,8 @@ def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: fl
                     nn.utils.clip_grad_norm_(net.parameters(), 0.2)
                 scaler.step(optimizer)
                 scaler.update()
+                if fault == "schedule-every-other-step" and number % 2:
+                    continue
                 if fault != "schedule-on-rank-0" or rank == 0:
                     schedule.step()
 
@@ -284,6 +300,22 @@ LATER = {
     "clip-on-rank-0": (later, {}, "unknown"),
     "eval-left-on": (later, {"dropout": 0.5}, "unknown"),
     "decay": (later, {}, "unknown"),
+}
+
+# A third set, written down after the tool named all of LATER, and before it saw a recording of these.
+LAST = {
+    "rank-1-times-zero": (later, {}, "lost-gradient"),
+    "loss-summed": (later, {}, "unknown"),
+    "backward-twice": (later, {}, "accumulation"),
+    "labels-shifted": (later, {}, "unknown"),
+    "schedule-every-other-step": (later, {}, "schedule-too-slow"),
+    "other-seed": (later, {}, "start"),
+    "frozen": (later, {}, "not-trained"),
+    "first-skipped": (later, {}, "another-order"),
+    "normalised-twice": (later, {}, "other-samples"),
+    "momentum": (later, {}, "unknown"),
+    "reduced-twice": (later, {}, "summed"),
+    "no-sync-at-first": (later, {}, "no-sync"),
 }
 
 # Name: program, its arguments, and the kind that tools/same_run should name.
@@ -339,7 +371,7 @@ def main() -> None:
     """Records every run of the tables into a folder, each rank in a fork of this process."""
     folder = Path(sys.argv[1])
     jobs = [(program, world, fault, options) for name, (program, options, _) in (
-        FAULTS | LATER).items() for world, fault in ((1, ""), (2, name))]
+        FAULTS | LATER | LAST).items() for world, fault in ((1, ""), (2, name))]
     jobs += [(program, world, "", options) for pair in RIGHT.values()
              for program, world, options in pair]
     for job in jobs:

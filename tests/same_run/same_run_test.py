@@ -23,9 +23,12 @@ def record_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", programs.FAULTS | programs.LATER)
+ALL = programs.FAULTS | programs.LATER | programs.LAST
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_faulty_program_is_named_by_its_kind(name: str, recordings: Path) -> None:
-    program, options, kind = (programs.FAULTS | programs.LATER)[name]
+    program, options, kind = ALL[name]
     found = compare_fingerprints(
         programs.path_of(recordings, program, 2, name, options),
         programs.path_of(recordings, program, 1, "", options)).splitlines()
