@@ -8,6 +8,8 @@ nlp_example.py. Recording adds two lines to each, the import and the one marked 
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import math
 import os
 import sys
@@ -373,6 +375,8 @@ def path_of(folder: Path, program, world: int, fault: str, options: dict) -> Pat
 def main() -> None:
     """Records every run of the tables into a folder, each rank in a fork of this process."""
     folder = Path(sys.argv[1])
+    importlib.import_module("torch._dynamo")  # else each fork imports it for its optimizer
+    gc.freeze()  # else each fork visits all objects of the packages when it ends
     jobs = [(program, world, fault, options) for name, (program, options, _) in (
         FAULTS | LATER | LAST).items() for world, fault in ((1, ""), (2, name))]
     jobs += [(program, world, "", options) for pair in RIGHT.values()

@@ -17,7 +17,7 @@ from tests.support.ways import (PIPELINE, STAGE0, STAGE1, STAGE3, STAGE4, STAGE5
 @pytest.fixture(name="recordings", scope="module")
 def record_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recordings")
-    done = launch(PYTHON, "-W", "ignore", programs.__file__, folder, seconds=300,
+    done = launch(PYTHON, "-W", "ignore", programs.__file__, folder, seconds=600,
                   environment={"OMP_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1})
     assert done.code == 0, done.stderr
     return folder
