@@ -15,8 +15,11 @@ from __future__ import annotations
 import argparse
 import ctypes
 import difflib
+import errno
 import json
+import math
 import os
+import random
 import re
 import resource
 import selectors
@@ -25,17 +28,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = ROOT / "exercises"
-WORK = Path(os.environ.get("LADDER_EXERCISES", HERE / "work"))
+WORK = Path(os.environ.get("LADDER_EXERCISES", HERE / "work")).absolute()
 BUILD = Path(os.environ.get("LADDER_BUILD", ROOT / "build"))
 SECONDS = 120  # of a whole check; a property has a deadline of its own
 MOST_BYTES = 16 << 20  # that a submission may print
+TOLERANCE = 1e-4  # of its results, which other orders of a sum change
 SHOWN_BYTES = 4096  # of these on the screen
 
 
@@ -217,6 +221,13 @@ def generate(folder: Path, what: str) -> None:
 # --- progress ----------------------------------------------------------------------------------
 
 
+def text_of(path: Path) -> str:
+    """Of a regular file: a FIFO would wait for its writer."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, f"not a regular file; hint: mv {path} {path}.old", str(path))
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
 class Progress:
     """What was solved, and how many hints were shown: exercises/work/progress.json."""
 
@@ -224,14 +235,14 @@ class Progress:
 
     def __init__(self) -> None:
         try:
-            found = json.loads(self.PATH.read_text(encoding="utf-8"))
+            found = json.loads(text_of(self.PATH))
             self._entries = {name: dict(entry) for name, entry in found.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             self._entries = {}
 
     def get(self, exercise: Exercise, key: str) -> int:
         value = self._entries.get(exercise.name, {}).get(key)
-        return value if isinstance(value, int) else 0
+        return max(value, 0) if isinstance(value, int) else 0
 
     def set(self, exercise: Exercise, key: str, value: int) -> None:
         self._entries.setdefault(exercise.name, {})[key] = value
@@ -251,12 +262,16 @@ class Progress:
 
 class End(NamedTuple):
     code: int  # as of subprocess: -9 after SIGKILL
-    report: str
     reason: str  # why it was stopped, or ""
     left: int  # processes that it left, now ended
+    results: list[float]  # of each property, if the last one was reached
 
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def children() -> dict[int, list[int]]:
@@ -302,52 +317,73 @@ def end_all_descendants() -> int:
     return len(seen)
 
 
-def supervise(command: list[str], seconds: float = SECONDS) -> End:
+def stop(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+def guarded(exercise: Exercise, run: Callable[[], int]) -> int:
+    """Calls `run` in a child. All that it starts ends with it and with this process, also where a
+    signal ends one of the two; both are the parent of each orphan that the other leaves."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
+    child = os.fork()
+    try:
+        if child == 0:
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            return run()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        end_all_descendants()
+    if code < 0:
+        print(f"exercise {exercise.number} ({exercise.name}): not solved: the check was killed by "
+              f"{signal.Signals(-code).name}")
+    return code if code >= 0 else 1
+
+
+def supervise(words: list[str], seed: str, most_shown: int = SHOWN_BYTES) -> End:
     """Runs a grader to its end or the deadline, shows what it prints, and ends all it started.
 
     Orphans become children of this process, so that those in a session of their own are found too.
     """
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, start_new_session=True, env=environment)
-    pipes = Pipes(process)
-    deadline = time.monotonic() + seconds
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "LADDER_EXERCISE_SEED": seed}
+    process = subprocess.Popen([str(BUILD / "bin" / "exercises"), *words], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               start_new_session=True, env=environment)
+    pipes = Pipes(process, most_shown)
+    deadline = time.monotonic() + SECONDS
     reason = ""
     while process.poll() is None and not reason:
         pipes.read(0.1)
         if pipes.printed > MOST_BYTES:
             reason = f"it printed more than {MOST_BYTES >> 20} MiB"
         elif time.monotonic() > deadline:
-            reason = f"it did not end within {seconds:.0f} s"
+            reason = f"it did not end within {SECONDS} s"
     if reason:
         process.kill()
         process.wait()
-        end_all_descendants()
-        left = 0
-    else:
-        left = end_all_descendants()
+    left = end_all_descendants()
     pipes.read(0)
-    return End(process.returncode, pipes.report, reason, left)
+    return End(process.returncode, reason, 0 if reason else left, pipes.results)
 
 
 class Pipes:
-    """The verdict on the standard output, and what the submission prints, on the other one."""
+    """The report on the standard output, and what the submission prints, on the other one."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], most_shown: int) -> None:
         self.printed = 0
-        self._report = b""
+        self._most_shown = most_shown
+        self.results: list[float] = []
+        self._line = b""  # of the report, without its end
         self._selector = selectors.DefaultSelector()
         for pipe in (process.stdout, process.stderr):
             assert pipe
             os.set_blocking(pipe.fileno(), False)
             self._selector.register(pipe, selectors.EVENT_READ)
-        self._verdict = process.stdout
-
-    @property
-    def report(self) -> str:
-        return self._report.decode(errors="replace")
+        self._stdout = process.stdout
 
     def read(self, seconds: float) -> None:
         """Reads what is there; waits `seconds` for it."""
@@ -355,14 +391,42 @@ class Pipes:
             data = os.read(key.fd, 1 << 20)
             if not data:
                 self._selector.unregister(key.fileobj)
-            elif key.fileobj is self._verdict:
-                self._report += data
-                show(data)
+            elif key.fileobj is self._stdout:
+                self._read_report(data)
             else:
-                show(data[:max(0, SHOWN_BYTES - self.printed)])
-                self.printed += len(data)
-                if self.printed - len(data) < SHOWN_BYTES <= self.printed:
-                    show(f"\n... (more than {SHOWN_BYTES} bytes of output)\n".encode())
+                self._show(data)
+
+    def _read_report(self, data: bytes) -> None:
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"results "):
+                self.results = numbers(line)
+            else:
+                self._show(line + b"\n")
+        if len(self._line) > SHOWN_BYTES:
+            self._show(self._line)
+            self._line = b""
+
+    def _show(self, data: bytes) -> None:
+        show(data[:max(0, self._most_shown - self.printed)])
+        self.printed += len(data)
+        if self.printed - len(data) < self._most_shown <= self.printed:
+            show(f"\n... (more than {self._most_shown} bytes of output)\n".encode())
+
+
+def numbers(line: bytes) -> list[float]:
+    try:
+        return [float(word) for word in line.split()[1:]]
+    except ValueError:
+        return []
+
+
+def equal_results(got: list[float], expected: list[float]) -> bool:
+    """Of each property a sum and a magnitude, with which its rounding errors grow."""
+    return bool(expected) and len(got) == len(expected) and all(
+        math.isclose(one, other, rel_tol=0, abs_tol=TOLERANCE * magnitude)
+        for i, (one, other) in enumerate(zip(got, expected))
+        for magnitude in [expected[i | 1]])
 
 
 def show(data: bytes) -> None:
@@ -406,19 +470,27 @@ def refused_names(exercise: Exercise, text: str) -> list[str]:
     return [name for name in exercise.refused if re.search(rf"\b{re.escape(name)}\b", code)]
 
 
-def verdict(exercise: Exercise, end: End) -> str:
-    """The last line of a check."""
-    name = f"exercise {exercise.number} ({exercise.name})"
+def fault(exercise: Exercise, end: End, seed: str) -> str:
+    """Why it is not solved, or "". The submission may have ended or forged all that the grader's
+    process reports; but only from the inputs of this seed come the results of the solution."""
     left = "" if not end.left else f"; processes that it left: {end.left}, now ended"
     if end.reason:
-        return f"{name}: not solved: stopped, because {end.reason}"
+        return f": stopped, because {end.reason}"
     if end.code < 0:
-        return f"{name}: not solved: killed by {signal.Signals(-end.code).name}{left}"
-    if end.code == 0 and not end.left:
-        return f"{name}: solved"
-    if end.code == 0:
-        return f"{name}: not solved{left}; hint: wait for each process that you start"
-    return f"{name}: not solved{left}; hint: ./run exercise {exercise.number} --hint"
+        return f": killed by {signal.Signals(-end.code).name}{left}"
+    if end.code:
+        return f"{left}; hint: ./run exercise {exercise.number} --hint"
+    if end.left:
+        return f"{left}; hint: wait for each process that you start"
+    if not end.results:
+        return (": it ended the grader before the last property; hint: remove exit(), _exit() and "
+                "exec() outside the functions of the task")
+    solution = supervise([exercise.name, "results"], seed, most_shown=0)
+    if not solution.results:
+        return ": the solution was not graded, so there is nothing to compare; hint: check again"
+    if not equal_results(end.results, solution.results):
+        return ": its results are not those of the solution; hint: call no part of the grader"
+    return ""
 
 
 def check(exercise: Exercise, progress: Progress) -> int:
@@ -426,7 +498,7 @@ def check(exercise: Exercise, progress: Progress) -> int:
     if not path.exists():
         print(f"exercise {exercise.number}: not started; hint: ./run exercise {exercise.number}")
         return 2
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = text_of(path)
     if refused := refused_names(exercise, text):
         print(f"exercise {exercise.number} ({exercise.name}): not solved: it uses "
               f"{', '.join(refused)}, which you are to write; hint: ./run exercise "
@@ -438,15 +510,18 @@ def check(exercise: Exercise, progress: Progress) -> int:
         print(f"exercise {exercise.number} ({exercise.name}): does not compile: "
               f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path}")
         return 1
-    end = supervise([str(BUILD / "bin" / "exercises"), exercise.name, "yours", str(library)])
-    if end.code == 0 and not end.reason and not end.left:
-        progress.set(exercise, "solved", 1)
-        library_lines = sum(code_lines((ROOT / name).read_text(encoding="utf-8"))
-                            for name in exercise.library)
-        print(f"lines  yours {code_lines(text)}, the solution {code_lines(exercise.plain_solution())}"
-              + (f", the library's {library_lines}" if library_lines else ""))
-    print(verdict(exercise, end))
-    return 0 if end.code == 0 and not end.reason and not end.left else 1
+    seed = str(random.SystemRandom().randrange(1, 1_000_000))
+    end = supervise([exercise.name, "yours", str(library)], seed)
+    if wrong := fault(exercise, end, seed):
+        print(f"exercise {exercise.number} ({exercise.name}): not solved{wrong}")
+        return 1
+    library_lines = sum(code_lines((ROOT / name).read_text(encoding="utf-8"))
+                        for name in exercise.library)
+    print(f"lines  yours {code_lines(text)}, the solution {code_lines(exercise.plain_solution())}"
+          + (f", the library's {library_lines}" if library_lines else ""))
+    print(f"exercise {exercise.number} ({exercise.name}): solved")
+    progress.set(exercise, "solved", 1)
+    return 0
 
 
 def start(exercise: Exercise) -> int:
@@ -463,14 +538,13 @@ def start(exercise: Exercise) -> int:
 def hint(exercise: Exercise, progress: Progress) -> int:
     hints = exercise.hints
     shown = min(progress.get(exercise, "hints") + 1, len(hints))
-    progress.set(exercise, "hints", shown)
     print(f"hint {shown} of {len(hints)}:\n\n{hints[shown - 1]}")
+    progress.set(exercise, "hints", shown)
     return 0
 
 
 def solution(exercise: Exercise) -> int:
-    text = (exercise.work.read_text(encoding="utf-8", errors="replace") if exercise.work.exists()
-            else exercise.skeleton())
+    text = text_of(exercise.work) if exercise.work.exists() else exercise.skeleton()
     sys.stdout.writelines(difflib.unified_diff(
         text.splitlines(keepends=True), exercise.plain_solution().splitlines(keepends=True),
         "yours", "solution"))
@@ -524,7 +598,7 @@ def main(arguments: list[str]) -> int:
         return show_list(progress)
     exercise = chosen(options.exercise)
     if options.check:
-        return check(exercise, progress)
+        return guarded(exercise, lambda: check(exercise, progress))
     if options.hint:
         return hint(exercise, progress)
     return solution(exercise) if options.solution else start(exercise)

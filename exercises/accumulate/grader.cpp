@@ -35,7 +35,8 @@ Wrapped wrapped(const ProcessGroup& group) {
 std::vector<Batch> epoch_of(const ProcessGroup& group) {
   std::vector<Batch> batches;
   for (std::int64_t i = 0; i < kBatches; ++i) {
-    const auto whole = random_batch(i % 2 == 0 ? 8 : 5, static_cast<std::uint64_t>(i) + 1);
+    const auto seed = fresh_seed() + static_cast<std::uint64_t>(i) + 1;
+    const auto whole = random_batch(i % 2 == 0 ? 8 : 5, seed);
     batches.push_back(slice_of(whole, group.rank(), group.world_size()));
   }
   return batches;
@@ -152,11 +153,14 @@ void equals_large_batches(const Accumulate& yours, const ProcessGroup& group) {
          dropped   ? "the short last window takes no step"
          : divided ? "the short last window is divided by plan.window"
                    : "the gradients of earlier windows are still there: zero_grad is missing");
-  const double unequal = apart(after(yours, group, epoch), large_batches(group, epoch, 3));
+  const auto all = after(yours, group, epoch);
+  const double unequal = apart(all, large_batches(group, epoch, 3));
   expect(unequal <= kBound, "batches of 8 and 5 samples: the weights of three large batches",
          fmt::format("{:.1e} apart", unequal),
          group.world_size() == 1 ? "a small batch counts as much as a large one"
                                  : "the weight has this rank's sizes in it: use global_size");
+  result(got - first);
+  result(all - first);
 }
 
 void sends_once_per_window(const Accumulate& yours, const ProcessGroup& group) {
@@ -175,6 +179,7 @@ void sends_once_per_window(const Accumulate& yours, const ProcessGroup& group) {
          : got == 2 * per_step
              ? "the short last window is not sent: its last batch ends it as well"
              : "no batch of the window runs without no_sync, so nothing is averaged");
+  result(flat_weights(*run.model) - flat_weights(*wrapped(group)));
 }
 
 void equals_the_library(const Accumulate& yours) {
@@ -199,6 +204,7 @@ void equals_the_library(const Accumulate& yours) {
          fmt::format("weights {:.16}", run.hash()),
          "the weight is rounded, or multiplied in another order: multiply the loss once, by a "
          "double");
+  result(run.hash());
 }
 
 using Places = std::vector<std::int64_t>;
@@ -249,6 +255,8 @@ void saves_at(const Accumulate& yours, const ProcessGroup& group, const SaveCase
          fmt::format("save_every {}, windows of 3 from batch {} to 8: saves with next_batch {}",
                      one.save_every, one.first_batch, list(one.expected)),
          list(got), meaning(one, got));
+  result(list(got));
+  for (const auto& save : run.saves) result(flat_weights(*save.model));
 }
 
 void saves(const Accumulate& yours, const ProcessGroup& group) {
@@ -279,6 +287,7 @@ void resumes(const Accumulate& yours, const ProcessGroup& group) {
   expect(distance <= kBound, "a run from batch 2 on: windows of batches 2 to 4 and 5 to 7",
          fmt::format("{:.1e} apart", distance),
          "the first window does not begin at first_batch: windows are counted from 0");
+  result(flat_weights(*late.model) - flat_weights(*wrapped(group)));
 }
 
 void grade(Grader& grader, const Accumulate& yours) {

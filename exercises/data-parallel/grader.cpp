@@ -18,6 +18,8 @@ namespace {
 
 constexpr std::int64_t kImages = 5;
 
+Batch images() { return random_batch(kImages, fresh_seed() + 1); }
+
 // A network that counts the copies made of it.
 class CountedNet : public Model {
  public:
@@ -108,7 +110,7 @@ std::string meaning(const torch::Tensor& got, const std::vector<torch::Tensor>& 
   if (close(got, parts.front()) || (!but_last.empty() && close(got, summed(but_last)))) {
     return "the gradients of some replicas are not added";
   }
-  auto of_images = gradients_of_parts(random_batch(kImages), kImages);
+  auto of_images = gradients_of_parts(images(), kImages);
   of_images.resize(parts.size() > 1 ? kImages / parts.size() * parts.size() : 1);
   return close(got, summed(of_images))
              ? "the images at the end are left out where the replicas do not divide them"
@@ -116,7 +118,7 @@ std::string meaning(const torch::Tensor& got, const std::vector<torch::Tensor>& 
 }
 
 void gradients(const ReplicatedBackward& yours, int replicas) {
-  const auto batch = random_batch(kImages);
+  const auto batch = images();
   const auto net = new_net();
   const auto weights = flat_weights(*net);
   const double loss = step_of(yours)(*net, batch, replicas);
@@ -145,10 +147,11 @@ void gradients(const ReplicatedBackward& yours, int replicas) {
   expect(torch::equal(got, expected),
          where + ": the sum of the gradients, replica 0 first, bit for bit", "other last bits",
          "the replicas are added in another order");
+  result(got);
 }
 
 void second_call(const ReplicatedBackward& yours) {
-  const auto batch = random_batch(kImages);
+  const auto batch = images();
   const auto net = new_net();
   step_of(yours)(*net, batch, 2);
   const auto once = gradients_after(*net);
@@ -158,6 +161,7 @@ void second_call(const ReplicatedBackward& yours) {
          fmt::format("{:.2f} times those of the first call",
                      (gradients_after(*net).norm() / once.norm()).item<double>()),
          "the gradients of the model before the call are lost");
+  result(gradients_after(*net));
 }
 
 void grade(Grader& grader, const ReplicatedBackward& yours) {

@@ -24,8 +24,8 @@ constexpr int kSteps = 3;
 
 // A part of a batch that the ranks do not divide evenly.
 Batch batch_of(int step, const ProcessGroup& group) {
-  return slice_of(random_batch(7, static_cast<std::uint64_t>(step) + 1), group.rank(),
-                  group.world_size());
+  const auto seed = fresh_seed() + static_cast<std::uint64_t>(step) + 1;
+  return slice_of(random_batch(7, seed), group.rank(), group.world_size());
 }
 
 Parameters gradients(const Model& model) {
@@ -96,7 +96,7 @@ void require_gradients(const std::string& where, const Model& model, const Expec
                        const std::string& else_usually) {
   const auto got = gradients(model);
   const auto wrong = wrong_ones(got, expected.mean);
-  if (wrong.empty()) return;
+  if (wrong.empty()) return result(flat(got));
   const auto i = wrong.front();
   auto usually = meaning(got[i], expected.local[i], expected.mean[i], group.world_size());
   if (usually == "local") {
@@ -142,6 +142,7 @@ void require_weights_of_stage_2(const std::string& got, const ProcessGroup& grou
          fmt::format("weights {:.16}", got),
          "the gradients are divided after the sum or by `/`: the last bits differ from "
          "`* (1.0 / world_size)` before it");
+  result(got);
 }
 
 void part_1_weights(const Ddp& yours, const ProcessGroup& group) {
@@ -266,6 +267,8 @@ void buckets(const Ddp& yours, const ProcessGroup& group, std::int64_t bucket_by
                        fmt::join(expected, ", ")),
            fmt::format("{}", fmt::join(got, ", ")),
            meaning_of_buckets(got, gradients, bucket_bytes));
+    result(flat_gradients(*model));
+    result(torch::tensor(got));
   }
 }
 
@@ -289,6 +292,7 @@ void memory_of_part_2(const Ddp& yours, const ProcessGroup& group) {
   expect(more < 2 * one, "no more memory after step 7 than after step 3",
          fmt::format("{} bytes more; a step's means are {}", more, one),
          "finish() keeps the means of earlier steps");
+  result(flat_gradients(*model));
 }
 
 void part_2_weights(const Ddp& yours, const ProcessGroup& group) {

@@ -25,7 +25,8 @@ using Tensors = std::vector<torch::Tensor>;
 
 // The weights of a layer: a matrix, a bias, and a factor.
 torch::Tensor first_weights(int layer, std::int64_t width) {
-  auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(layer) + 1);
+  auto generator =
+      at::detail::createCPUGenerator(fresh_seed() + static_cast<std::uint64_t>(layer) + 1);
   return torch::randn({width * width + width + 1}, generator);
 }
 
@@ -40,7 +41,8 @@ torch::Tensor loss_of(const torch::Tensor& output) { return output.square().mean
 
 // The rows of one rank, which they do not divide evenly.
 torch::Tensor inputs_of(int step, std::int64_t width, const ProcessGroup& group) {
-  auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(step) + 100);
+  auto generator =
+      at::detail::createCPUGenerator(fresh_seed() + static_cast<std::uint64_t>(step) + 100);
   return torch::randn({kRows, width}, generator)
       .tensor_split(group.world_size())[static_cast<std::size_t>(group.rank())];
 }
@@ -146,6 +148,7 @@ void shards(const FullySharded& yours, const ProcessGroup& group) {
       fmt::format("WholeWeights of {} weights: the shards of all ranks", sizes.ranks * sizes.share),
       fmt::format("{}", unit.whole->weights().numel()),
       "the whole weights have no room for the padding of the last shard");
+  result(unit.shard);
 }
 
 void require_whole(const Unit& unit, const torch::Tensor& got, const torch::Tensor& expected,
@@ -180,6 +183,7 @@ void unshards(const FullySharded& yours, const ProcessGroup& group) {
     const auto got = yours.unshard(unit, group);
     running("");
     require_whole(unit, got, expected, earlier);
+    result(got);
     earlier = expected.clone();
     unit.whole->release();
     const torch::NoGradGuard no_grad;
@@ -240,6 +244,7 @@ void gradients(const FullySharded& yours, const ProcessGroup& group) {
          fmt::format("{} bytes of memory behind the gradient", 4 * sizes.share),
          fmt::format("{}", storage_bytes(unit.gradient)),
          "unit.gradient is a view of a whole gradient, whose memory stays");
+  result(got);
 }
 
 // What the layers of one step meet: the first problem. A hook ends backward by a c10::Error.
@@ -356,6 +361,7 @@ torch::Tensor whole_of(const torch::Tensor& part, const Unit& unit, const Proces
 
 void require_step(const Step& step, int number) {
   for (std::size_t i = 0; i < step.got.size(); ++i) {
+    result(step.got[i] - step.before[i]);
     if (torch::equal(step.got[i], step.expected[i])) continue;
     const auto at = (step.got[i] != step.expected[i]).nonzero()[0].item<std::int64_t>();
     throw Wrong{fmt::format("step {}: weight {} of layer {} is {:.7f}, as in "

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <typeinfo>
 #include <utility>
 
@@ -30,6 +31,16 @@ void expect(bool holds, const std::string& expected, const std::string& got,
 // means here. An empty `where` follows the call, so that the ranks that returned are known.
 void running(const std::string& where, const std::string& if_killed = "");
 
+// In a check: what the learner's code computed, or exact words for it. Each property has some. The
+// submission shares its address space with the grader and may end or forge any part of it, so the
+// caller of this program compares these results with those of the solution; see results().
+void result(const torch::Tensor& tensor);
+void result(std::string_view exact);
+
+// A part of the inputs, which the caller draws for each check, so that nothing can know the results
+// before. 0 in tests.
+std::uint64_t fresh_seed();
+
 // Runs the properties of one exercise on one submission and prints a line for each.
 //
 // Every property runs in processes of its own, started by spawn, because the code may crash, hang,
@@ -38,7 +49,11 @@ class Grader {
  public:
   // `report`: where the lines go. Not owned, and not the standard output, to which the code of the
   // learner may write.
-  explicit Grader(std::FILE* report) : report_(report) {}
+  // `measures`: whether compare_times does anything.
+  explicit Grader(std::FILE* report, bool measures = true) : report_(report), measures_(measures) {}
+
+  // Prints the results of each property: a sum with weights from the seed, and the magnitude.
+  void results() const;
 
   // Runs `check` on `world_size` ranks. It throws Wrong, by expect(), if the property does not
   // hold. Prints the result; throws Failed for the first property that does not hold. `seconds`:
@@ -60,12 +75,15 @@ class Grader {
   struct Outcome {
     std::string reason = {};  // "" if all ranks finished
     bool late = false;        // it is a timeout
+    std::string results = {};
   };
 
   Outcome run(int world_size, const std::function<void()>& check, unsigned seconds);
   [[noreturn]] void fail(const std::string& title, const std::string& reason);
 
   std::FILE* report_;
+  bool measures_;
+  std::string results_;
 };
 
 // A property does not hold, and its line is printed; or nothing is written yet.
@@ -85,8 +103,9 @@ class Graded {
   }
 };
 
-// Grades what `author` handed in for `exercise`. Returns the exit code: 0 solved, 1 not solved.
-// Throws UsageError for an unknown exercise or author.
+// Grades what `author` handed in for `exercise`. Returns the exit code: 0 if each property holds,
+// else 1. The author "results" is the solution, of which no times are measured. Throws UsageError
+// for an unknown exercise or author.
 int grade(const std::string& exercise, const std::string& author, std::FILE* report);
 
 // Loads a shared library with submissions. Returns "" or the error.

@@ -3,8 +3,10 @@
 //
 //   build/bin/exercises sampler solution              of this program
 //   build/bin/exercises sampler yours LIBRARY.so      of a shared library
+//   build/bin/exercises sampler results               the solution, without times
 //
-// The verdict goes to the standard output, whatever the graded code prints to the standard error.
+// The report goes to the standard output, whatever the graded code prints to the standard error.
+// Its last line are the results, which exercise.py compares with those of the solution.
 #include <fmt/core.h>
 #include <unistd.h>
 

@@ -25,7 +25,8 @@ namespace ladder::exercises::launch {
 namespace {
 
 constexpr int kRanks = 3;
-constexpr int kPort = 29'511;  // only compared
+// Only compared.
+int given_port() { return 29'511 + static_cast<int>(fresh_seed() % 1'000); }
 
 void sleep_ms(int milliseconds) { ::poll(nullptr, 0, milliseconds); }
 
@@ -53,7 +54,7 @@ constexpr std::array kVariables = {"RANK",        "LOCAL_RANK", "WORLD_SIZE", "L
 void environment(const Launch& yours) {
   for (const auto* name : kVariables) ::unsetenv(name);
   const Shared<Reports> reports;
-  const int code = yours.launch(kRanks, kPort, [&](int rank) {
+  const int code = yours.launch(kRanks, given_port(), [&](int rank) {
     std::string text;
     for (const auto* name : kVariables) {
       const char* value = std::getenv(name);
@@ -71,12 +72,13 @@ void environment(const Launch& yours) {
     const auto expected = fmt::format(
         "RANK={0} LOCAL_RANK={0} WORLD_SIZE={1} LOCAL_WORLD_SIZE={1} "
         "MASTER_ADDR=127.0.0.1 MASTER_PORT={2} ",
-        rank, kRanks, kPort);
+        rank, kRanks, given_port());
     const std::string got = reports->environments.at(static_cast<std::size_t>(rank)).data();
     expect(got == expected, expected, got,
            got.find("(not set)") != std::string::npos
                ? "the variable is not set in the rank, before run(rank)"
                : "RANK counts from 0, and the world size counts the ranks");
+    result(got);
   }
 }
 
@@ -92,7 +94,7 @@ int left_over(const Reports& reports) {
 void failure(const Launch& yours, const std::string& what, int expected,
              const std::function<int()>& fail) {
   const Shared<Reports> reports;
-  const int code = yours.launch(kRanks, kPort, [&](int rank) {
+  const int code = yours.launch(kRanks, given_port(), [&](int rank) {
     reports->start(rank);
     if (!reports->all_started()) return 99;
     if (rank == 1) return fail();
@@ -114,6 +116,7 @@ void failure(const Launch& yours, const std::string& what, int expected,
   const int rank = left_over(*reports);
   expect(rank < 0, where + ", and no process left", fmt::format("rank {} is still there", rank),
          "the rank was not killed, or killed, and not waited for");
+  result(torch::tensor(code));
 }
 
 void failures(const Launch& yours) {
@@ -131,22 +134,26 @@ void trains(const Launch& yours) {
     port = free_one.port();
   }
   ::unsetenv("LADDER_LISTEN_FD");
-  const int code = yours.launch(2, port, [](int rank) {
+  const int summand = static_cast<int>(fresh_seed() % 1'000);
+  const Shared<std::atomic<int>> result_of_sum;
+  const int code = yours.launch(2, port, [&](int rank) {
     prepare_process({.requested = 1});
     const auto group =
         init_process_group({.timeout = std::chrono::milliseconds(4'000), .device = "cpu"});
-    auto sum = torch::tensor(rank + 1);
+    auto sum = torch::tensor(rank + 1 + summand);
     group.all_reduce(sum);
-    return sum.item<int>() == 3 ? 0 : 1;
+    *result_of_sum = sum.item<int>();
+    return sum.item<int>() == 3 + 2 * summand ? 0 : 1;
   });
   expect(code == 0, "an all-reduce of two launched ranks", fmt::format("exit code {}", code),
          "MASTER_ADDR or MASTER_PORT differ between the ranks");
+  result(torch::tensor(result_of_sum->load()));
 }
 
 // A training whose state depends on each step and their order.
 struct Training {
   struct State {
-    std::int64_t value = 1;
+    std::int64_t value = 1 + static_cast<std::int64_t>(fresh_seed() % 1'000);
     std::int64_t finished = -1;  // of a snapshot; -1: there is none
   };
   State now;
@@ -203,6 +210,7 @@ void resumes(const Launch& yours) {
                                    : "a step is left out or done twice after the snapshot");
   expect(killed.now.value == whole.now.value, "the state of a training without a kill",
          "another state", "the snapshot is written at other places than after its steps");
+  result(torch::tensor(killed.now.value));
 }
 
 void grade(Grader& grader, const Launch& yours) {

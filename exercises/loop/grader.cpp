@@ -66,6 +66,7 @@ struct Run {
   }
 
   torch::Tensor weights() const { return flat_weights(*model); }
+  torch::Tensor change() const { return weights() - flat_weights(*first_model(basicnet())); }
 };
 
 double apart(const torch::Tensor& a, const torch::Tensor& b) {
@@ -94,6 +95,7 @@ void one_step(const Loop& yours) {
          : times == 0 && has_gradient ? "the step precedes backward"
          : times == 0 ? "zero_grad() follows backward directly, so the step has no gradients"
                       : "the loss is the sum over the batch, not the mean");
+  result(mine.change());
 }
 
 void two_steps(const Loop& yours) {
@@ -105,6 +107,7 @@ void two_steps(const Loop& yours) {
   expect(distance < 1e-6, "the weights of stage 0 after two batches",
          fmt::format("{:.1e} apart", distance),
          "zero_grad() is missing: backward adds to the gradients of the batch before");
+  result(mine.change());
 }
 
 void short_last_batch(const Loop& yours) {
@@ -138,6 +141,8 @@ void short_last_batch(const Loop& yours) {
              ? "the mean of the means of batches: the 50 samples count twice"
          : std::abs(loss - last_loss) < 1e-5 ? "the loss of the last batch alone"
                                              : "the sum of the losses, divided by another number");
+  result(mine.change());
+  result(torch::tensor(loss));
 }
 
 std::shared_ptr<const Dataset> mnist_images() {
@@ -159,6 +164,7 @@ void equals_stage_0(const Loop& yours) {
   expect(got == expected, fmt::format("weights {:.16}", expected),
          fmt::format("weights {:.16}", got),
          "the loss is computed in another order: divide the sum once, by batch.size()");
+  result(got);
 }
 
 void grade(Grader& grader, const Loop& yours) {

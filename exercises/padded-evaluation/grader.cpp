@@ -52,6 +52,7 @@ void exact(const PaddedEvaluation& yours, const ProcessGroup& group, std::int64_
   const auto most = (size + group.world_size() - 1) / group.world_size();
   expect(images->read <= most, fmt::format("{}: at most {} read by a rank", where, most),
          fmt::format("{}", images->read), "every rank reads all samples, so nothing is shared");
+  result(torch::tensor(got.loss_sum));
 }
 
 void grade(Grader& grader, const PaddedEvaluation& yours) {

@@ -66,7 +66,7 @@ torch::Tensor mean_loss(const torch::Tensor& output, const torch::Tensor& target
 }
 
 std::vector<MicroBatch> micro_batches_of(const Rows& rows) {
-  auto generator = at::detail::createCPUGenerator(1);
+  auto generator = at::detail::createCPUGenerator(fresh_seed() + 1);
   std::vector<MicroBatch> all;
   for (const auto count : rows) {
     all.push_back({count, torch::randn({count, kWidths.front()}, generator),
@@ -211,7 +211,7 @@ void require_gradients(const Layers& layers, const Counts& counts, const Rows& r
                        const ProcessGroup& group) {
   const auto got = gradients_of(layers);
   const auto expected = accumulated(micro_batches_of(rows), range_of(group));
-  if (equal(got, expected)) return;
+  if (equal(got, expected)) return result(flat(got));
   const double times = got[0].defined() ? (got[0].norm() / expected[0].norm()).item<double>() : 0.0;
   throw Wrong{fmt::format("rank {} of {}, micro-batches of {} rows: the gradients of one process "
                           "that accumulates",

@@ -12,8 +12,10 @@
 namespace ladder::exercises::rank_0 {
 namespace {
 
-// Rank r has 10 (r + 1) samples with a loss of 1 + r + epoch each.
-double loss_of(int rank, int epoch) { return 1.0 + rank + epoch; }
+// Rank r has 10 (r + 1) samples with a loss of 1 + r + epoch each, and a fresh part.
+double loss_of(int rank, int epoch) {
+  return 1.0 + rank + epoch + 0.01 * static_cast<double>(fresh_seed() % 100);
+}
 std::int64_t samples_of(int rank) { return 10 * (rank + 1); }
 
 std::string meaning_of_loss(double got, int epoch, int world_size) {
@@ -55,6 +57,7 @@ void logs(const Rank0& yours, const ProcessGroup& group) {
     expect(std::abs(logged[0] - sum / samples) < 1e-6,
            fmt::format("a mean loss of {:.4f} in epoch {}", sum / samples, epoch),
            fmt::format("{:.4f}", logged[0]), meaning_of_loss(logged[0], epoch, group.world_size()));
+    result(torch::tensor(logged[0]));
   }
 }
 

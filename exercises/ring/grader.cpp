@@ -124,7 +124,7 @@ void sums(const Ring& yours, const ProcessGroup& group, std::int64_t size) {
   const auto different = (tensor != static_cast<double>(all)).nonzero();
   // Every rank sees the others' failure, so that the first message is that of rank 0.
   auto failures = group.all_gather_into_tensor(torch::tensor(different.numel()));
-  if (failures.sum().item<std::int64_t>() == 0) return;
+  if (failures.sum().item<std::int64_t>() == 0) return result(tensor);
   const auto wrong = different.numel() == 0 ? 0 : different[0][0].item<std::int64_t>();
   const auto usually = meaning(tensor, wrong, group, messages);
   const bool early = returns_early(yours, group);
@@ -143,7 +143,8 @@ void sums(const Ring& yours, const ProcessGroup& group, std::int64_t size) {
 // Different numbers in each element, so that a part in the wrong place is seen.
 void places(const Ring& yours, const ProcessGroup& group) {
   constexpr std::int64_t kSize = 1'003;
-  const auto numbers = torch::arange(kSize, torch::kInt64);
+  const auto first = static_cast<std::int64_t>(fresh_seed() % 1'000);
+  const auto numbers = torch::arange(first, first + kSize, torch::kInt64);
   auto tensor = numbers * (group.rank() + 1);
   const auto of_caller = tensor;
   sum(yours, tensor, group);
@@ -153,11 +154,12 @@ void places(const Ring& yours, const ProcessGroup& group) {
          "sums of other elements", "a part is received into the place of another one");
   expect(torch::equal(of_caller, expected), "the memory of the tensor has the sum",
          "another tensor has it", "`tensor = ...` changes the variable: copy_() into the tensor");
+  result(of_caller);
 }
 
 void bytes(const Ring& yours, const ProcessGroup& group) {
   constexpr std::int64_t kSize = 420'000;  // every tested number of ranks divides it
-  auto tensor = torch::ones({kSize});
+  auto tensor = torch::full({kSize}, static_cast<double>(fresh_seed() % 1'000 + 1));
   const Messages messages;
   sum(yours, tensor, group);
   std::int64_t sent = 0;
@@ -173,13 +175,15 @@ void bytes(const Ring& yours, const ProcessGroup& group) {
       messages.count("send") > 2 * (n - 1) ? "a round too many: each phase has N - 1 of them"
       : sent > expected ? "the whole tensor is sent in each round, instead of one part"
                         : "messages do not pass through send or isend");
+  result(tensor);
 }
 
 // Parts larger than the buffers of a connection: a send ends when its receiver reads.
 void large_parts(const Ring& yours, const ProcessGroup& group, std::int64_t size) {
-  auto tensor = torch::ones({size});
+  auto tensor = torch::full({size}, static_cast<double>(fresh_seed() % 1'000 + 1));
   try {
     sum(yours, tensor, group);
+    result(tensor);
   } catch (const DistributedError& error) {
     const std::string_view what = error.what();
     if (!what.starts_with("send") || what.find("timed out") == std::string_view::npos) throw;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <torch/utils.h>
 
 #include <algorithm>
 #include <array>
@@ -23,6 +24,11 @@ using Parts = std::vector<Indices>;
 constexpr std::array<std::int64_t, 6> kSizes = {10'000, 100, 8, 7, 1, 3};
 constexpr int kMaxRanks = 8;
 constexpr std::uint64_t kSeed = 42;
+
+// `size` in tests, another one in each check.
+std::int64_t own_size(std::int64_t size) {
+  return size + static_cast<std::int64_t>(fresh_seed() % 100);
+}
 
 constexpr std::string_view kTooFewSamples =
     "with fewer samples than ranks, a position passes the end more than once: % size";
@@ -51,6 +57,14 @@ Parts training_parts(const Sampler& yours, std::int64_t size, int world_size,
     running("");
   }
   return parts;
+}
+
+// The samples of all ranks in ascending order.
+torch::Tensor sorted(const Parts& parts) {
+  Indices all;
+  for (const auto& part : parts) all.insert(all.end(), part.begin(), part.end());
+  std::ranges::sort(all);
+  return torch::tensor(all);
 }
 
 // How often each sample is read. An index outside the data set is wrong in any case.
@@ -85,6 +99,7 @@ void equal_sizes(const Sampler& yours, std::int64_t size, int world_size) {
                ? "a position past the end of the order is left out; with unequal parts "
                  "a rank waits for another one without end"
                : "every rank reads all samples");
+    result(torch::tensor(got));
   }
 }
 
@@ -108,6 +123,7 @@ void each_sample(const Sampler& yours, std::int64_t size, int world_size) {
            fmt::format("{} different samples of {} on rank {}", different.size(),
                        parts[rank].size(), rank),
            "the padding repeats samples of the same part instead of the first ones of the order");
+    result(torch::tensor(std::ssize(different)));
   }
 }
 
@@ -132,6 +148,7 @@ void repeatable(const Sampler& yours) {
          "torch::rand() draws the same with a call before it", "other numbers",
          "the global generator of the program is changed, from which dropout draws; "
          "createCPUGenerator makes another one");
+  result(sorted(training_parts(yours, 600 + own_size(100), 1)));
 }
 
 std::int64_t equal_positions(const Parts& one, const Parts& other) {
@@ -189,6 +206,7 @@ void new_orders(const Sampler& yours) {
   const auto seeds = equal_positions(first, training_parts(yours, kSize, 2, 0, kSeed + 1'000));
   expect(seeds < kSize / 10, "different orders of two seeds",
          fmt::format("{} of {} samples at equal positions", seeds, kSize), "the seed is not used");
+  result(sorted(training_parts(yours, own_size(kSize), 1, /*epoch=*/1)));
 }
 
 void exact_evaluation(const Sampler& yours, std::int64_t size, int world_size) {
@@ -208,6 +226,7 @@ void exact_evaluation(const Sampler& yours, std::int64_t size, int world_size) {
            : times == world_size ? "every rank reads all samples"
                                  : "the evaluation is padded like a training epoch");
   }
+  result(sorted(parts));
   const auto by_size = [](const Indices& a, const Indices& b) { return a.size() < b.size(); };
   const auto [least, most] = std::minmax_element(parts.begin(), parts.end(), by_size);
   expect(most->size() - least->size() <= 1, where + ": parts that differ by one at most",
@@ -220,7 +239,7 @@ void exact_evaluation(const Sampler& yours, std::int64_t size, int world_size) {
 void for_all(const Sampler& yours, void (*check)(const Sampler&, std::int64_t, int)) {
   for (const auto size : kSizes) {
     for (int world_size = 1; world_size <= kMaxRanks; ++world_size) {
-      check(yours, size, world_size);
+      check(yours, size == kSizes.front() ? own_size(size) : size, world_size);
     }
   }
 }

@@ -32,7 +32,9 @@ struct Training {
   }
 
   std::vector<torch::Tensor> parameters = {
-      torch::arange(1, 7, torch::kFloat32).reshape({2, 3}).requires_grad_(),
+      (torch::arange(1, 7, torch::kFloat32) + 0.01 * static_cast<double>(fresh_seed() % 100))
+          .reshape({2, 3})
+          .requires_grad_(),
       torch::ones({4}, torch::requires_grad()), torch::ones({2}, torch::requires_grad())};
   SGD optimizer{{parameters[0]}, {.lr = 0.1, .momentum = 0.9}};
 
@@ -100,6 +102,7 @@ void scales_the_loss(const Scaler& yours) {
   got.backward();
   expect(training.parameters[0].grad().defined(), "backward reaches the parameters", "no gradient",
          "item() or detach() cut the loss off from the network");
+  result(training.parameters[0].grad());
 }
 
 std::string meaning_of_ratio(double ratio, double scale) {
@@ -134,6 +137,7 @@ void equals_a_plain_step(const Scaler& yours, const ProcessGroup& group) {
                     ? "a gradient of the second group is not divided: loop over all groups"
                     : meaning_of_ratio(change(scaled) / change(plain), 65536)};
   }
+  result(scaled.weights());
 }
 
 // Whether a step is taken with `bad` in the gradient `where`.
@@ -184,6 +188,7 @@ void skips(const Scaler& yours, const ProcessGroup& group, float bad, int where)
   expect(torch::equal(plain.weights(), scaled.weights()),
          "the step after a skipped one is that of a run without it", "other weights",
          "the momentum of the optimizer has taken up the inf or NaN");
+  result(scaled.weights());
 }
 
 // Two numbers whose sum is inf.
@@ -235,9 +240,11 @@ void scales_of_pytorch(const Scaler& yours, const ProcessGroup& group, double fi
     expect(state.scale <= previous || state.good_steps == 0,
            fmt::format("good_steps 0 after step {}, in which the scale grows", step + 1),
            fmt::format("{}", state.good_steps), "good_steps is not set to 0 when the scale grows");
+    result(torch::tensor(state.scale));
   }
   expect(torch::equal(mine.weights(), reference.weights()), "the weights of PyTorch's scaler",
          "other weights", "the scale changes before the gradients are divided by it");
+  result(mine.weights());
 }
 
 // A step of each rank, with gradients of its own, and what the ranks did.
@@ -294,6 +301,7 @@ void ranks_step(const Scaler& yours, const ProcessGroup& group) {
          torch::equal(scaled.weights(), before)
              ? "optimizer.step() is not reached on several ranks"
              : "the gradients are summed over the ranks: exchange the decision alone");
+  result(scaled.weights());
 }
 
 void ranks_without_a_gradient_step(const Scaler& yours, const ProcessGroup& group) {
@@ -313,6 +321,8 @@ void ranks_skip(const Scaler& yours, const ProcessGroup& group) {
          step.all(1, ScalerState().scale)
              ? "the flag after all_reduce is tested wrongly: one overflow is enough to skip"
              : "each rank decides alone, so their weights differ from now on");
+  result(training.weights());
+  result(torch::tensor(step.scales));
 }
 
 void grade(Grader& grader, const Scaler& yours) {

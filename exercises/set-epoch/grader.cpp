@@ -19,7 +19,8 @@ constexpr std::int64_t kEpochs = 3;
 using Order = std::vector<std::int64_t>;
 
 DataLoader new_loader() {
-  return DataLoader(std::make_shared<Images>(kSize), {.batch_size = 8, .shuffle = true});
+  return DataLoader(std::make_shared<Images>(kSize),
+                    {.batch_size = 8, .shuffle = true, .seed = fresh_seed() + 42});
 }
 
 void append(Order& order, const Batch& batch) {
@@ -48,6 +49,7 @@ std::vector<Order> orders(const SetEpoch& yours, std::int64_t first_epoch) {
          "the loop does not begin with first_epoch or leaves out epochs");
   std::vector<Order> epochs;
   for (auto at = all.begin(); at != all.end(); at += kSize) epochs.emplace_back(at, at + kSize);
+  result(torch::tensor(all));
   return epochs;
 }
 

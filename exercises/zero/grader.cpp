@@ -23,7 +23,7 @@ using Parameters = std::vector<torch::Tensor>;
 
 // 31 weights, which no tested number of ranks but 1 divides.
 Parameters few_parameters() {
-  auto generator = at::detail::createCPUGenerator(1);
+  auto generator = at::detail::createCPUGenerator(fresh_seed() + 1);
   Parameters parameters;
   for (const auto& sizes : std::vector<std::vector<std::int64_t>>{{5, 3}, {5}, {2, 5}, {1}}) {
     parameters.push_back(torch::randn(sizes, generator).requires_grad_());
@@ -34,7 +34,8 @@ Parameters few_parameters() {
 // Equal on all ranks, as after their average. So small that Adam's 1e-8 counts, else a factor would
 // hardly change a step.
 void set_gradients(const Parameters& parameters, int step) {
-  auto generator = at::detail::createCPUGenerator(static_cast<std::uint64_t>(step) + 2);
+  auto generator =
+      at::detail::createCPUGenerator(fresh_seed() + static_cast<std::uint64_t>(step) + 2);
   for (const auto& parameter : parameters) {
     parameter.mutable_grad() = torch::randn(parameter.sizes(), generator) * 1e-6;
   }
@@ -143,6 +144,7 @@ void few_weights(const Zero& yours, const ProcessGroup& group) {
     step.expected = flat(reference);
     step.got = group.all_gather_into_tensor(flat(parameters));
     const auto wrong = (step.got != step.expected).nonzero();
+    result(step.got - step.before);
     if (wrong.size(0) == 0) continue;
     const auto weight = wrong[0][1].item<std::int64_t>();
     throw Wrong{fmt::format("step {}: weight {} of 31 is {:.7f} on each of {} ranks", i + 1, weight,
@@ -174,6 +176,7 @@ void bytes_of_state(const Zero& yours, const ProcessGroup& group) {
                "vector of all weights");
   expect(bytes.sum().item<std::int64_t>() >= 8 * count, expected, got,
          "keep the state in AdamPart, of which each rank has one as long as its optimizer lives");
+  result(flat(parameters));
 }
 
 // The weights after some steps of DistributedDataParallel.
@@ -183,7 +186,7 @@ std::string trained(
   DistributedDataParallel model(first_model(basicnet()), group);
   const auto optimizer = make(model.parameters());
   for (int i = 0; i < kSteps; ++i) {
-    const auto whole = random_batch(7, static_cast<std::uint64_t>(i) + 1);
+    const auto whole = random_batch(7, fresh_seed() + static_cast<std::uint64_t>(i) + 1);
     run_backward(model, basicnet(), slice_of(whole, group.rank(), group.world_size()));
     optimizer->step();
   }
@@ -199,6 +202,7 @@ void basicnet_weights(const Zero& yours, const ProcessGroup& group) {
          fmt::format("weights {:.16} after {} steps, as undivided", expected, kSteps),
          fmt::format("weights {:.16}", got),
          "few weights are right, so the code depends on the number or sizes of parameters");
+  result(got);
 }
 
 // AdamW of the library, divided.

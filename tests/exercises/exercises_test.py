@@ -7,6 +7,7 @@ is left.
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,8 @@ import pytest
 
 from exercises import exercise
 from tests.support.files import write
-from tests.support.programs import BIN, FULL, PYTHON, ROOT, Result, launch
+from tests.support.programs import (BIN, FULL, PYTHON, ROOT, Launched, Result, launch,
+                                    poll_until)
 
 EXERCISES = exercise.all_exercises()
 HOSTILE = Path(__file__).with_name("hostile.cpp").read_text(encoding="utf-8")
@@ -28,6 +30,15 @@ ENDS = {
     "crashes": ("signal 11 (Segmentation fault)", "not solved; hint"),
     "prints": ("more than 4096 bytes of output", "stopped, because it printed more than 16 MiB"),
 }
+# Ways in which a wrong submission ends or changes the grader, and the last line: none is solved.
+ENDED = "it ended the grader before the last property"
+FORGED = "its results are not those of the solution"
+SUCCESSES = {
+    "constructor:exit": ENDED, "constructor:_exit": ENDED, "constructor:quick_exit": ENDED,
+    "constructor:exec": ENDED, "constructor:report": FORGED, "constructor:kill": "by SIGKILL",
+    "destructor:_exit": ENDED, "destructor:exec": ENDED, "atexit:_exit": ENDED,
+    "atexit:exec": ENDED, "atexit:report": FORGED, "thread:_exit": ENDED, "thread:exec": ENDED,
+    "expects-nothing": FORGED}
 
 
 def grade(name: str, author: str, *library: Path) -> Result:
@@ -43,6 +54,8 @@ each = pytest.mark.parametrize("one", EXERCISES, ids=lambda one: one.name)
 def test_the_solution_passes_and_the_skeleton_is_not_written_yet(one: exercise.Exercise) -> None:
     solved = grade(one.name, "solution")
     assert (solved.code, solved.stderr) == (0, ""), solved.stdout
+    magnitudes = exercise.numbers(solved.lines[-1].encode())[1::2]
+    assert len(magnitudes) == solved.stdout.count("ok     ") and all(magnitudes), solved.stdout
     skeleton = grade(one.name, "skeleton")
     assert (skeleton.code, skeleton.stderr) == (1, ""), skeleton.stdout
     repair = "NotWrittenYet" not in one.skeleton()
@@ -130,3 +143,24 @@ def test_a_submission_that_does_harm_gets_its_last_line_and_leaves_nothing(
         done = command("4", "--check", hostile=what)  # and nothing is left
         assert done.code == 1 and shown in done.stdout and last in done.lines[-1], (what, done)
         assert len(done.stdout) < 10_000
+
+
+def test_nothing_in_the_submission_can_say_solved(tmp_path: Path,
+                                                  command: Callable[..., Result]) -> None:
+    write(tmp_path / "4-sampler" / "sampler.cpp", HOSTILE)
+    for what, last in SUCCESSES.items():
+        done = command("4", "--check", hostile=what)  # and nothing is left
+        assert done.code == 1 and "not solved" in done.lines[-1] and last in done.lines[-1], (
+            what, done)
+    assert not (tmp_path / "progress.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_all_that_a_check_started(tmp_path: Path, number: int) -> None:
+    write(tmp_path / "4-sampler" / "sampler.cpp", HOSTILE)
+    environment = {"LADDER_EXERCISES": tmp_path, "LADDER_HOSTILE": "forks-hangs"}
+    with Launched(PYTHON, ROOT / "exercises" / "exercise.py", "4", "--check",
+                  environment=environment) as check:
+        poll_until(lambda: len(check.processes()) > 10, 60)  # it forks ten
+        check.process.send_signal(number)
+        check.finish(20)  # and nothing is left
