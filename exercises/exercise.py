@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import difflib
-import errno
 import json
 import math
 import os
@@ -45,7 +44,7 @@ SHOWN_BYTES = 4096  # of these on the screen
 
 class Mistake(NamedTuple):
     name: str
-    shows: str  # a part of what the learner reads
+    shows: str  # a part of what the learner reads; "" of another right answer
     source: str
 
 
@@ -147,10 +146,12 @@ class Exercise:
 
     def mistakes(self) -> Iterator[Mistake]:
         text = (self.folder / "mistakes.txt").read_text(encoding="utf-8")
-        for block in re.split(r"\n(?=mistake )", text)[1:]:
+        for block in re.split(r"\n(?=mistake |right )", text)[1:]:
             lines = block.rstrip().splitlines()
-            name, shows = (line.partition(" ")[2].strip() for line in lines[:2])
-            yield Mistake(name, shows, edited(self.plain_solution(), lines[2:],
+            name = lines.pop(0).partition(" ")[2].strip()
+            is_wrong = block.startswith("mistake ")
+            shows = lines.pop(0).partition(" ")[2].strip() if is_wrong else ""
+            yield Mistake(name, shows, edited(self.plain_solution(), lines,
                                               f"{self.folder.name}: {name}"))
 
 
@@ -224,8 +225,16 @@ def generate(folder: Path, what: str) -> None:
 def text_of(path: Path) -> str:
     """Of a regular file: a FIFO would wait for its writer."""
     if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, f"not a regular file; hint: mv {path} {path}.old", str(path))
+        raise OSError(f"{path}: expected a regular file; hint: mv {path} {path}.old")
     return path.read_text(encoding="utf-8", errors="replace")
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"{path}: {error.strerror}; hint: LADDER_EXERCISES=FOLDER names another "
+                      "folder for your files") from None
 
 
 class Progress:
@@ -246,7 +255,7 @@ class Progress:
 
     def set(self, exercise: Exercise, key: str, value: int) -> None:
         self._entries.setdefault(exercise.name, {})[key] = value
-        self.PATH.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.PATH.parent)
         temporary = self.PATH.with_suffix(".new")
         temporary.write_text(json.dumps(self._entries, indent=2) + "\n", encoding="utf-8")
         temporary.replace(self.PATH)
@@ -527,7 +536,7 @@ def check(exercise: Exercise, progress: Progress) -> int:
 def start(exercise: Exercise) -> int:
     path = exercise.work
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         path.write_text(exercise.skeleton(), encoding="utf-8")
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     print(f"{exercise.text}\n\nfile:   {shown}\ncheck:  ./run exercise {exercise.number} --check\n"

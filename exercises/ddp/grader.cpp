@@ -88,6 +88,12 @@ std::string meaning(const torch::Tensor& got, const torch::Tensor& local, const 
   if (close(got, mean + local)) {
     return "the mean is written in the hook, and backward adds its own gradient to it";
   }
+  if (const auto times = got.norm() / mean.norm(); close(got, mean * times)) {
+    return fmt::format(
+        "every gradient is {:.3g} times too large: the factor has another number "
+        "than that of the ranks, {}",
+        times.item<double>(), world_size);
+  }
   return close(got, local) ? "local" : "";
 }
 
@@ -307,6 +313,7 @@ void grade(Grader& grader, const Ddp& yours) {
     grader.property(title, ranks, [&](Group group) { run(yours, group); });
   };
   check("part 1: the mean of the gradients of two ranks", 2, part_1);
+  check("part 1: the mean of the gradients of three ranks", 3, part_1);
   check("part 1: the weights of stage 2 on two ranks, bit for bit", 2, part_1_weights);
   check("part 1: the weights of stage 2 on three ranks, bit for bit", 3, part_1_weights);
   check("part 2: the mean of the gradients, three steps", 2, part_2);

@@ -54,6 +54,7 @@ struct Verdict {
   std::atomic<bool> forked{false};
   std::atomic<bool> has_cause{false};
   Text cause{};
+  std::atomic<int> first_lost{-1};  // the rank that first waited in vain
   std::array<RankState, 8> ranks;
 
   // The first rank that `is`, or -1.
@@ -107,8 +108,8 @@ std::string waited(const Verdict& verdict, int world_size) {
   const auto outside = first([](const RankState& r) { return r.where[0] == 0; });
   const auto running = first([](const RankState& r) { return r.end == End::kNone; });
   const auto in_collective = first([](const RankState& r) { return r.end == End::kCollective; });
-  const auto waiting =
-      in_code >= 0 ? in_code : first([](const RankState& r) { return r.waited(); });
+  // What ends a wait ends others after it, so the first one in time has the words of the fault.
+  const int waiting = verdict.first_lost;
   const auto& rank = verdict.ranks.at(static_cast<std::size_t>(waiting));
   const auto text = [&](const char* expected, const std::string& usually) {
     return fmt::format("expected: {}{}\ngot:      {}\nusually:  {}", place_of(rank), expected,
@@ -153,8 +154,17 @@ std::string waited(const Verdict& verdict, int world_size) {
   } catch (const DistributedError& error) {
     const std::string_view what = error.what();
     const bool transfer = what.starts_with("send") || what.starts_with("recv");
-    this_rank->end = transfer ? End::kTransfer : End::kCollective;
     put(this_rank->lost, without_hint(what));
+    this_rank->end = transfer ? End::kTransfer : End::kCollective;
+    int none = -1;
+    verdict.first_lost.compare_exchange_strong(none, rank);
+    if (what.find(", this rank expected ") != std::string_view::npos) {
+      cause(
+          fmt::format("expected: {}both ends of a message have one size and dtype\ngot:      {}\n"
+                      "usually:  the tensor to receive into has another size than the one sent, or "
+                      "a message meets the recv of another one",
+                      place_of(*this_rank), without_hint(what)));
+    }
     code = 4;
   } catch (const c10::Error& error) {
     cause(thrown(error.what_without_backtrace(), "LibTorch"));

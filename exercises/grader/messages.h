@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/record_function.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <algorithm>
 #include <cstdint>
@@ -29,8 +30,11 @@ class Messages {
         [](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
           current()->record(call);
           return nullptr;
+        },
+        [](const at::RecordFunction& call, at::ObserverContext* /*context*/) {
+          current()->record_end(call);
         });
-    handle_ = at::addGlobalCallback(callback.needsInputs(true));
+    handle_ = at::addGlobalCallback(callback.needsInputs(true).needsOutputs(true));
   }
   ~Messages() { at::removeCallback(handle_); }
   Messages(const Messages&) = delete;
@@ -44,6 +48,11 @@ class Messages {
   std::int64_t count(std::string_view operation) const {
     return std::count_if(all_.begin(), all_.end(),
                          [&](const Message& message) { return message.operation == operation; });
+  }
+
+  // Sends that still read their tensors.
+  std::int64_t unfinished_sends() const {
+    return std::ranges::count_if(sends_, [](const auto& work) { return !work->isCompleted(); });
   }
 
   // The position of the first entry of this kind; the number of entries if there is none.
@@ -75,6 +84,14 @@ class Messages {
     add(std::move(message));
   }
 
+  void record_end(const at::RecordFunction& call) {
+    if (std::string_view(call.name()) != "c10d::send") return;
+    const std::lock_guard lock(mutex_);
+    for (const auto& output : call.outputs()) {
+      sends_.push_back(output.toCustomClass<c10d::Work>());
+    }
+  }
+
   void add(Message message) {
     const std::lock_guard lock(mutex_);
     all_.push_back(std::move(message));
@@ -82,6 +99,7 @@ class Messages {
 
   std::mutex mutex_;
   std::vector<Message> all_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> sends_;
   at::CallbackHandle handle_{};
 };
 

@@ -8,8 +8,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <thread>
 
 #include "exercises/grader/grader.h"
 #include "exercises/grader/messages.h"
@@ -26,6 +29,8 @@ using Rows = std::vector<std::int64_t>;
 
 constexpr std::array<std::int64_t, 5> kWidths = {20, 32, 24, 28, 10};
 constexpr int kLayers = 4;
+constexpr std::size_t kLargeBytes = 2 << 20;     // more than a send leaves to a later recv
+constexpr std::chrono::milliseconds kLate{100};  // rank 0, with such messages
 
 // Some layers of the network, with equal weights wherever they are made.
 struct Range {
@@ -156,7 +161,11 @@ Stage observed(Layers& layers, const ProcessGroup& group, Counts& counts) {
     counts.most_held = std::max(counts.most_held, counts.forwards - counts.backwards);
     auto output = layers.forward(input);
     if (output.requires_grad()) {
-      output.register_hook([&](const torch::Tensor&) { ++counts.backwards; });
+      output.register_hook([&, first](const torch::Tensor& gradient) {
+        ++counts.backwards;
+        // A send of another rank that is not waited for is under way when that rank returns.
+        if (first && gradient.nbytes() > kLargeBytes) std::this_thread::sleep_for(kLate);
+      });
     }
     return output;
   };
@@ -234,31 +243,49 @@ void require_schedule(std::int64_t most_held, std::int64_t expected, std::int64_
                               : "a forward too many comes before the first backward");
 }
 
+// Of a rank that waited in vain: not for a gradient before its forwards.
+void require_forwards(const Counts& counts, std::int64_t most, std::string_view error,
+                      const ProcessGroup& group) {
+  const bool for_gradient = error.starts_with(fmt::format("recv from rank {}", group.rank() + 1));
+  expect(
+      counts.backwards > 0 || counts.forwards >= most || !for_gradient,
+      fmt::format("rank {} of {}: {} forwards before it waits for a gradient", group.rank(),
+                  group.world_size(), most),
+      fmt::format("{}, then all ranks wait", counts.forwards),
+      "the schedule is mirrored: rank 0 has the most forwards ahead, N - 1 - r of them on rank r");
+}
+
 void one_step(PipelineStep step, PipelineSchedule schedule, const Rows& rows,
               const ProcessGroup& group) {
   Layers layers(range_of(group));
   Counts counts;
   const auto stage = observed(layers, group, counts);
   const Messages messages;
+  const auto count = std::ssize(rows);
+  const std::int64_t stages = group.world_size() - group.rank();  // from this one on
+  const auto most = schedule == PipelineSchedule::k1F1B ? std::min(count, stages) : count;
   try {
     step(stage, own_micro_batches(rows, group), group);
-  } catch (const DistributedError&) {  // what did this rank send before it waited in vain?
+  } catch (const DistributedError& error) {  // what did this rank do before it waited in vain?
     counts.sends = messages.count("send");
     require_messages(counts, counts.forwards, counts.backwards, group);
+    require_forwards(counts, most, error.what(), group);
     throw;
   }
-  const auto count = std::ssize(rows);
+  const auto unfinished = messages.unfinished_sends();
+  expect(unfinished == 0,
+         fmt::format("rank {}: the step waits for each of its sends", group.rank()),
+         fmt::format("{} sends that had not ended when it returned", unfinished),
+         "wait() is missing: keep what isend returns, and wait() for each at the end of the step");
   counts.sends = messages.count("send");
   require_messages(counts, count, std::min(counts.backwards, count), group);
   require_gradients(layers, counts, rows, group);
-  const std::int64_t stages = group.world_size() - group.rank();  // from this one on
-  const auto most = schedule == PipelineSchedule::k1F1B ? std::min(count, stages) : count;
   require_schedule(counts.most_held, most, count, group);
 }
 
 const Rows kEqual = {6, 6, 6, 6};
 const Rows kUnequal = {6, 6, 6, 6, 2};
-const Rows kLarge(3, 32'768);  // more than the 2 MiB that a send leaves to a later recv
+const Rows kLarge(3, 32'768);  // more than kLargeBytes
 
 void compare_times(Grader& grader, const Pipeline& yours) {
   constexpr std::int64_t kRows = 64;

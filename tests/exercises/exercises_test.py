@@ -6,6 +6,7 @@ is left.
 """
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from exercises import exercise
 from tests.support.files import write
 from tests.support.programs import (BIN, FULL, PYTHON, ROOT, Launched, Result, launch,
-                                    poll_until)
+                                    poll_until, require_refused)
 
 EXERCISES = exercise.all_exercises()
 HOSTILE = Path(__file__).with_name("hostile.cpp").read_text(encoding="utf-8")
@@ -70,7 +71,8 @@ def test_each_mistake_fails_with_its_own_message(one: exercise.Exercise) -> None
     for mistake in mistakes:
         wrong = grade(one.name, mistake.name,
                       exercise.BUILD / "exercises" / "libexercise_mistakes.so")
-        assert (wrong.code, wrong.stderr) == (1, ""), (mistake.name, wrong.stdout)
+        assert (wrong.code, wrong.stderr) == (1 if mistake.shows else 0, ""), (mistake.name,
+                                                                               wrong.stdout)
         assert mistake.shows in wrong.lines[-1], (mistake.name, wrong.stdout)
 
 
@@ -91,9 +93,9 @@ def test_a_task_has_at_most_250_words_three_hints_and_a_lesson_that_leads_to_it(
 @pytest.fixture(name="command")
 def run_exercise(tmp_path: Path) -> Callable[..., Result]:
     """./run exercise, with a folder of its own for the learner's files."""
-    def command(*arguments: str, hostile: str = "") -> Result:
+    def command(*arguments: str, hostile: str = "", folder: object = tmp_path) -> Result:
         return launch(PYTHON, ROOT / "exercises" / "exercise.py", *arguments, seconds=60,
-                      environment={"LADDER_EXERCISES": tmp_path, "LADDER_HOSTILE": hostile})
+                      environment={"LADDER_EXERCISES": folder, "LADDER_HOSTILE": hostile})
 
     return command
 
@@ -126,6 +128,23 @@ def test_a_learner_starts_reads_hints_and_solves(tmp_path: Path,
     assert (solved.code, solved.lines[-1]) == (0, "exercise 4 (sampler): solved")
     require_state("solved")
     assert command("4-sampler", "--solution").stdout.startswith("--- yours\n")
+
+
+def test_a_damaged_work_folder_costs_one_line_at_most(tmp_path: Path,
+                                                     command: Callable[..., Result]) -> None:
+    file = tmp_path / "4-sampler" / "sampler.cpp"
+    file.parent.mkdir()
+    os.mkfifo(file)
+    for action in ("--check", "--solution"):
+        require_refused(command("4", action), 2, "expected a regular file", f"hint: mv {file} ")
+    progress = tmp_path / "progress.json"
+    for text in ("[" * 100_000, '{"sampler": {"hints": -9}}', "\udcff"):
+        progress.write_text(text, encoding="utf-8", errors="surrogateescape")
+        assert command("4", "--hint").lines[0] == "hint 1 of 3:"
+    progress.unlink()
+    os.mkfifo(progress)
+    assert command("4", "--hint").lines[0] == "hint 1 of 3:"
+    require_refused(command("4", folder="/dev/null"), 2, "hint: LADDER_EXERCISES=FOLDER")
 
 
 def test_an_unknown_exercise_is_refused_with_the_list(command: Callable[..., Result]) -> None:
