@@ -528,9 +528,19 @@ def check(exercise: Exercise, progress: Progress) -> int:
                         for name in exercise.library)
     print(f"lines  yours {code_lines(text)}, the solution {code_lines(exercise.plain_solution())}"
           + (f", the library's {library_lines}" if library_lines else ""))
-    print(f"exercise {exercise.number} ({exercise.name}): solved")
+    print(f"exercise {exercise.number} ({exercise.name}): solved{following(exercise, progress)}")
     progress.set(exercise, "solved", 1)
     return 0
+
+
+def following(exercise: Exercise, progress: Progress) -> str:
+    """The next exercise that is not solved: behind this one, else from the first one on."""
+    everything = all_exercises()
+    at = everything.index(exercise)
+    for one in everything[at + 1:] + everything[:at]:
+        if progress.state(one) != "solved":
+            return f"; next: ./run exercise {one.number}, {one.title}"
+    return "; it was the last one"
 
 
 def start(exercise: Exercise) -> int:

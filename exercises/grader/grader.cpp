@@ -205,6 +205,18 @@ std::string ended(const Verdict& verdict, int world_size, const std::string& err
                                : "for SIGSEGV and SIGABRT: an index or pointer outside its range");
 }
 
+// What the ratio of the times, each the shortest of three, usually means.
+std::string explained(double ratio) {
+  if (ratio < 0.7)
+    return "yours is shorter: the library also checks arguments and serves more cases";
+  if (ratio < 1.5) return "about equal: a busy machine makes such a difference";
+  return fmt::format(
+      "yours takes {:.2g} times as long, the shortest of three runs each: look for a copy, a "
+      "message "
+      "or a wait that the library saves",
+      ratio);
+}
+
 ProcessGroup make_group() {
   prepare_process({.requested = 1});
   return init_process_group({.timeout = kGroupTimeout, .device = "cpu"});
@@ -324,8 +336,9 @@ void Grader::compare_times(int world_size, const std::string& what,
     return;
   }
   if (!outcome.reason.empty()) fail(what, outcome.reason);
-  fmt::print(report_, "time   {}: yours {:.3g} ms, the library's {:.3g} ms\n", what,
-             1000 * seconds->yours, 1000 * seconds->library);
+  fmt::print(report_, "time   {}: yours {:.3g} ms, the library's {:.3g} ms\n       {}\n", what,
+             1000 * seconds->yours, 1000 * seconds->library,
+             explained(seconds->yours / seconds->library));
 }
 
 }  // namespace ladder::exercises

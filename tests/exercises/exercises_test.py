@@ -125,7 +125,11 @@ def test_a_learner_starts_reads_hints_and_solves(tmp_path: Path,
     assert "caf\N{REPLACEMENT CHARACTER}" in command("4", "--solution").stdout
     file.write_text(one.plain_solution() + "\n// not DistributedSampler\n")
     solved = command("4", "--check")
-    assert (solved.code, solved.lines[-1]) == (0, "exercise 4 (sampler): solved")
+    assert (solved.code, solved.lines[-1]) == (
+        0, "exercise 4 (sampler): solved; next: ./run exercise 5, launch: start ranks, pass on the "
+        "first failure, and resume")
+    assert re.search(r"time .*: yours .* ms, the library's .* ms\n       (yours|about equal)",
+                     solved.stdout)
     require_state("solved")
     assert command("4-sampler", "--solution").stdout.startswith("--- yours\n")
 
