@@ -40,6 +40,20 @@ std::uint32_t crc32(std::span<const std::uint8_t> bytes) {
   return ~sum;
 }
 
+// The errors of LibTorch's reader, the first line of each, become DataErrors.
+template <typename Call>
+void guarded(const std::string& path, const std::string& what, const Call& call) {
+  try {
+    call();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string_view text = error.what();
+    throw DataError::mismatch(path, what, quoted_for_message(text.substr(0, text.find('\n'))),
+                              kExportAgain);
+  }
+}
+
 }  // namespace
 
 // The file for LibTorch's reader. That unpacks a record of the archive's version while it opens the
@@ -73,30 +87,10 @@ class Archive::Bytes : public caffe2::serialize::ReadAdapterInterface {
   mutable std::uint64_t left_ = kDirectoryBytes;
 };
 
-struct Archive::Reader {
-  caffe2::serialize::PyTorchStreamReader zip;
-
-  // What `call` returns. The errors of LibTorch's reader, the first line of each, become
-  // DataErrors.
-  template <typename Call>
-  static auto guarded(const std::string& path, const std::string& what, const Call& call) {
-    try {
-      return call();
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception& error) {
-      const std::string_view text = error.what();
-      throw DataError::mismatch(path, what, quoted_for_message(text.substr(0, text.find('\n'))),
-                                kExportAgain);
-    }
-  }
-};
-
 Archive::Archive(const std::string& path)
     : path_(path), file_(std::make_shared<Bytes>(path)), left_(file_->size()) {
-  reader_ = Reader::guarded(path, "an archive of torch.export", [&] {
-    return std::unique_ptr<Reader>(
-        new Reader{caffe2::serialize::PyTorchStreamReader(std::shared_ptr<Bytes>(file_))});
+  guarded(path, "an archive of torch.export", [&] {
+    zip_ = std::make_unique<caffe2::serialize::PyTorchStreamReader>(std::shared_ptr<Bytes>(file_));
   });
   file_->lift_limit();
 }
@@ -104,28 +98,29 @@ Archive::Archive(const std::string& path)
 Archive::~Archive() = default;
 
 torch::Tensor Archive::bytes(const std::string& name) {
-  const auto refuse = [&](std::string_view expected, std::string_view got) {
+  const auto require = [&](bool fits, std::string_view expected, std::string_view got) {
+    if (fits) return;
     throw DataError::mismatch(fmt::format("{}: record {}", path_, quoted_for_message(name)),
                               expected, got, kExportAgain);
   };
-  constexpr std::uint16_t kHasDescriptor = 8;
+  constexpr std::uint16_t kHasDescriptor = 8;        // behind the record, as LibTorch writes it
   constexpr int kFlags = 6, kMethod = 8, kSum = 14;  // positions in a local header
-  return Reader::guarded(path_, "record " + name, [&] {
-    auto& zip = reader_->zip;
-    const auto header = zip.getRecordHeaderOffset(name);
-    if (file_->number_at<std::uint16_t>(header + kMethod) != 0) refuse("stored", "compressed");
-    const std::uint64_t size = zip.getRecordSize(name);
-    if (size > left_) refuse(fmt::format("at most {} bytes", left_), fmt::format("{}", size));
+  torch::Tensor content;
+  guarded(path_, "record " + name, [&] {
+    const auto header = zip_->getRecordHeaderOffset(name);
+    require(file_->number_at<std::uint16_t>(header + kMethod) == 0, "stored", "compressed");
+    const std::uint64_t size = zip_->getRecordSize(name);
+    require(size <= left_, fmt::format("at most {} bytes", left_), fmt::format("{}", size));
     left_ -= size;
-    auto content = torch::empty({static_cast<std::int64_t>(size)}, torch::kUInt8);
-    zip.getRecord(name, content.mutable_data_ptr(), size);
+    content = torch::empty({static_cast<std::int64_t>(size)}, torch::kUInt8);
+    zip_->getRecord(name, content.mutable_data_ptr(), size);
     const bool behind = (file_->number_at<std::uint16_t>(header + kFlags) & kHasDescriptor) != 0;
     const auto sum = file_->number_at<std::uint32_t>(
-        behind ? zip.getRecordOffset(name) + size + sizeof(std::uint32_t) : header + kSum);
+        behind ? zip_->getRecordOffset(name) + size + sizeof(std::uint32_t) : header + kSum);
     const auto own = crc32({content.const_data_ptr<std::uint8_t>(), size});
-    if (own != sum) refuse(fmt::format("checksum {:08x}", sum), fmt::format("{:08x}", own));
-    return content;
+    require(own == sum, fmt::format("checksum {:08x}", sum), fmt::format("{:08x}", own));
   });
+  return content;
 }
 
 nlohmann::json Archive::json(const std::string& name) {

@@ -8,6 +8,10 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+namespace caffe2::serialize {
+class PyTorchStreamReader;
+}
+
 namespace ladder::exported {
 
 // The records of a .pt2 file, which is a ZIP archive. It is read by LibTorch's own reader,
@@ -31,11 +35,10 @@ class Archive {
 
  private:
   class Bytes;
-  struct Reader;
 
   std::string path_;
   std::shared_ptr<Bytes> file_;
-  std::unique_ptr<Reader> reader_;
+  std::unique_ptr<caffe2::serialize::PyTorchStreamReader> zip_;
   std::uint64_t left_ = 0;  // bytes that further records may have
 };
 

@@ -16,7 +16,6 @@ namespace ladder {
 namespace {
 
 using exported::Graph;
-using exported::Program;
 
 constexpr std::size_t kDeepest = 64;  // modules in each other
 
@@ -25,12 +24,12 @@ class ModuleTree {
  public:
   ModuleTree(torch::nn::Module& root, std::string path) : root_(root), path_(std::move(path)) {}
 
-  void add(const Program::Name& name, const torch::Tensor& tensor) {
-    const auto parts = split(name.name, '.');
+  void add(const Graph::Weight& weight, const torch::Tensor& tensor) {
+    const auto parts = split(weight.name, '.');
     if (parts.size() > kDeepest || std::count(parts.begin(), parts.end(), "") > 0) {
       throw DataError::mismatch(path_,
                                 fmt::format("names of at most {} modules in each other", kDeepest),
-                                quoted_for_message(name.name), exported::kExportAgain);
+                                quoted_for_message(weight.name), exported::kExportAgain);
     }
     auto* module = &root_;
     std::string prefix;
@@ -42,7 +41,7 @@ class ModuleTree {
       }
       module = child.get();
     }
-    if (name.kind == Graph::Kind::kBuffer) {
+    if (weight.kind == Graph::Kind::kBuffer) {
       module->register_buffer(parts.back(), tensor);
     } else {
       module->register_parameter(parts.back(), tensor, tensor.requires_grad());
@@ -61,26 +60,15 @@ ExportedModule::ExportedModule(const std::string& path)
     : ExportedModule(exported::load_program(path)) {}
 
 ExportedModule::ExportedModule(exported::LoadedProgram loaded)
-    : ExportedModule(std::make_shared<const Program>(std::move(loaded.program)),
-                     std::move(loaded.tensors)) {}
-
-ExportedModule::ExportedModule(std::shared_ptr<const Program> program,
-                               std::vector<torch::Tensor> tensors)
-    : program_(std::move(program)), tensors_(std::move(tensors)) {
+    : program_(std::move(loaded.program)), tensors_(std::move(loaded.tensors)) {
   ModuleTree tree(*this, program_->path);
-  for (const auto& name : program_->names) tree.add(name, tensors_[name.tensor]);
+  for (const auto& weight : program_->train.weights) {
+    if (weight.kind != Graph::Kind::kConstant) tree.add(weight, tensors_[weight.tensor]);
+  }
 }
 
 std::vector<torch::Tensor> ExportedModule::outputs(const Inputs& inputs) {
-  const auto& graph = is_training() ? program_->train : program_->eval;
-  const auto& used = is_training() ? program_->train_tensors : program_->eval_tensors;
-  std::vector<torch::Tensor> weights;
-  for (std::size_t i = 0; i < used.size(); ++i) {
-    auto& tensor = tensors_[used[i]];  // a constant is no buffer, so to() does not move it
-    if (graph.weights[i].kind == Graph::Kind::kConstant) tensor = tensor.to(inputs.device());
-    weights.push_back(tensor);
-  }
-  return graph.run(weights, inputs);
+  return (is_training() ? program_->train : program_->eval).run(tensors_, inputs);
 }
 
 torch::Tensor ExportedModule::forward(const Inputs& inputs) {
@@ -96,7 +84,7 @@ std::shared_ptr<Model> ExportedModule::new_like() const {
   for (const auto& tensor : tensors_) {
     copies.push_back(tensor.detach().clone().set_requires_grad(tensor.requires_grad()));
   }
-  auto copy = std::shared_ptr<ExportedModule>(new ExportedModule(program_, std::move(copies)));
+  auto copy = std::shared_ptr<ExportedModule>(new ExportedModule({program_, std::move(copies)}));
   set_modes(*copy, modes_of(*this));
   return copy;
 }

@@ -48,8 +48,6 @@ class ExportedModule : public Model {
 
  private:
   explicit ExportedModule(exported::LoadedProgram loaded);
-  ExportedModule(std::shared_ptr<const exported::Program> program,
-                 std::vector<torch::Tensor> tensors);
 
   std::shared_ptr<const exported::Program> program_;
   std::vector<torch::Tensor> tensors_;  // in the order of the program's

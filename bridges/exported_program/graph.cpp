@@ -15,74 +15,45 @@
 namespace ladder::exported {
 namespace {
 
-std::string text_of(const std::vector<Size>& sizes) {
-  std::string text;
-  for (const auto& size : sizes) {
-    if (!text.empty()) text += ", ";
-    if (size.least == size.most) {
-      text += fmt::format("{}", size.least);
-      continue;
-    }
-    text += size.symbol.empty() ? "any" : size.symbol;
-    if (size.least > 0) text += fmt::format(" >= {}", size.least);
-    if (size.most < std::numeric_limits<std::int64_t>::max()) {
-      text += fmt::format(" <= {}", size.most);
-    }
-  }
-  return "sizes [" + text + "]";
+std::string text_of(const Size& size) {
+  if (size.least == size.most) return fmt::format("{}", size.least);
+  auto text = size.symbol.empty() ? "any" : size.symbol;
+  if (size.least > 0) text += fmt::format(" >= {}", size.least);
+  if (size.most < std::numeric_limits<std::int64_t>::max())
+    text += fmt::format(" <= {}", size.most);
+  return text;
 }
 
 void require_sizes(const Graph::Input& input, const torch::Tensor& tensor,
                    std::map<std::string, std::int64_t>& symbols) {
   const auto sizes = tensor.sizes();
   bool fits = sizes.size() == input.sizes.size();
-  for (std::size_t i = 0; fits && i < sizes.size(); ++i) {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < input.sizes.size(); ++i) {
     const auto& expected = input.sizes[i];
-    fits = expected.least <= sizes[i] && sizes[i] <= expected.most;
-    if (expected.symbol.empty()) continue;
-    fits &= symbols.emplace(expected.symbol, sizes[i]).first->second == sizes[i];
+    texts.push_back(text_of(expected));
+    fits = fits && expected.least <= sizes[i] && sizes[i] <= expected.most &&
+           (expected.symbol.empty() ||
+            symbols.emplace(expected.symbol, sizes[i]).first->second == sizes[i]);
   }
   if (fits) return;
   throw UsageError::malformed(
-      "input " + input.name, text_of(input.sizes), fmt::format("[{}]", fmt::join(sizes, ", ")),
+      "input " + input.name, fmt::format("sizes [{}]", fmt::join(texts, ", ")),
+      fmt::format("[{}]", fmt::join(sizes, ", ")),
       "name the dimensions that vary as dynamic_shapes when you export the network");
 }
 
 }  // namespace
 
-c10::IValue number_as_tensor(const c10::IValue& number) {
-  return at::native::wrapped_scalar_tensor(number.toScalar());
-}
-
 c10::IValue Argument::value(const Values& slots) const {
-  switch (form) {
-    case Form::kConstant:
-      return constant;
-    case Form::kSlot:
-      return slots[*items.front().slot];
-    case Form::kNumberAsTensor:
-      return number_as_tensor(slots[*items.front().slot]);
-    case Form::kInts: {
-      c10::List<std::int64_t> list;
-      for (const auto& item : items) {
-        list.push_back(item.slot ? slots[*item.slot].toInt() : item.number);
-      }
-      return list;
-    }
-    case Form::kTensors: {
-      c10::List<torch::Tensor> list;
-      for (const auto& item : items) list.push_back(slots[*item.slot].toTensor());
-      return list;
-    }
-    case Form::kOptionalTensors: {
-      c10::List<std::optional<torch::Tensor>> list;
-      for (const auto& item : items) {
-        list.push_back(item.slot ? std::optional(slots[*item.slot].toTensor()) : std::nullopt);
-      }
-      return list;
-    }
+  if (elements) {
+    c10::impl::GenericList list(elements);
+    for (const auto& item : items) list.push_back(item.value(slots));
+    return list;
   }
-  return {};
+  const auto& value = slot ? slots[*slot] : constant;
+  if (!is_tensor || !value.isScalar()) return value;
+  return at::native::wrapped_scalar_tensor(value.toScalar());
 }
 
 void Graph::set_inputs(const Inputs& named, Values& values) const {
@@ -95,11 +66,15 @@ void Graph::set_inputs(const Inputs& named, Values& values) const {
   values[kDeviceSlot] = named.device();
 }
 
-std::vector<torch::Tensor> Graph::run(const std::vector<torch::Tensor>& tensors,
+std::vector<torch::Tensor> Graph::run(std::vector<torch::Tensor>& tensors,
                                       const Inputs& named) const {
   Values values(slots);
   set_inputs(named, values);
-  for (std::size_t i = 0; i < weights.size(); ++i) values[weights[i].slot] = tensors.at(i);
+  for (const auto& weight : weights) {
+    auto& tensor = tensors[weight.tensor];
+    if (weight.kind == Kind::kConstant) tensor = tensor.to(named.device());
+    values[weight.slot] = tensor;
+  }
   Values stack;
   for (const auto& call : calls) {
     stack.clear();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
 #include <torch/types.h>
 
 #include <cstddef>
@@ -10,7 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include "ladder/data/inputs.h"
@@ -25,21 +26,14 @@ inline constexpr Slot kDeviceSlot = 0;
 
 // An argument of a call: a constant, the value of a slot, or a list of such values.
 struct Argument {
-  enum class Form { kConstant, kSlot, kNumberAsTensor, kInts, kTensors, kOptionalTensors };
-  struct Item {
-    std::optional<Slot> slot;
-    std::int64_t number = 0;  // without a slot; of no meaning for tensors
-  };
-
-  Form form = Form::kConstant;
   c10::IValue constant = {};
-  std::vector<Item> items = {};
+  std::optional<Slot> slot = {};
+  bool is_tensor = false;      // a number becomes one: Python passes the 2 of `tensor + 2` as it is
+  c10::TypePtr elements = {};  // of a list; nullptr = no list
+  std::vector<Argument> items = {};
 
   c10::IValue value(const Values& slots) const;
 };
-
-// A number where an operator takes a tensor, as Python passes the 2 of `tensor + 2`.
-c10::IValue number_as_tensor(const c10::IValue& number);
 
 // One operator with its arguments, and the slots of its results.
 struct Call {
@@ -69,6 +63,7 @@ struct Graph {
     Kind kind = Kind::kParameter;
     std::string name;
     Slot slot = 0;
+    std::size_t tensor = 0;  // of the module; tied weights share one
   };
   struct Input {
     std::string name;
@@ -82,10 +77,10 @@ struct Graph {
   std::vector<Slot> outputs;
   std::size_t slots = 0;
 
-  // Runs the calls with autograd. `weights` are in the order of the member. Throws UsageError for
-  // inputs of other sizes than the export allows.
-  std::vector<torch::Tensor> run(const std::vector<torch::Tensor>& weights,
-                                 const Inputs& inputs) const;
+  // Runs the calls with autograd. Moves constants among `tensors` to the device of the inputs: they
+  // are no buffers, so to() does not. Throws UsageError for inputs of other sizes than the export
+  // allows.
+  std::vector<torch::Tensor> run(std::vector<torch::Tensor>& tensors, const Inputs& inputs) const;
 
  private:
   void set_inputs(const Inputs& named, Values& values) const;
@@ -95,5 +90,13 @@ struct Graph {
 // version of the schema, an operator outside aten, host control flow, an unknown kind of argument:
 // each with its name and its line of Python.
 Graph read_graph(const nlohmann::json& program, const std::string& where);
+
+// An operator of Python on sizes, such as "_operator.mul", by its name in a .pt2 file; nullptr for
+// an unknown name. `b` is that of a binary one.
+struct HostOperator {
+  std::size_t arguments = 0;
+  c10::IValue (*run)(const c10::IValue& a, const c10::IValue& b) = nullptr;
+};
+const HostOperator* find_host_operator(std::string_view name);
 
 }  // namespace ladder::exported

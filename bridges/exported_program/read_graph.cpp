@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/jit_type.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 
 #include "bridges/exported_program/graph.h"
-#include "bridges/exported_program/host_operators.h"
 #include "bridges/exported_program/schema.h"
 #include "ladder/core/text.h"
 #include "ladder/io/json.h"
@@ -22,7 +20,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::int64_t kSchemaMajor = 8;
-constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
 constexpr std::string_view kAten = "torch.ops.aten.";
 constexpr const char* kUnsupported =
     "change this line of the network; docs/exported-network.md lists what to do";
@@ -52,18 +49,12 @@ std::string line_of_python(std::string_view trace) {
   }
   if (begin == trace.npos) return "";
   trace.remove_prefix(begin + kFile.size());
-  const auto path = trace.substr(0, trace.find('"'));
-  const auto behind = trace.substr(std::min(path.size() + 1, trace.size()));
-  const auto place = behind.substr(0, behind.find('\n'));
-  const auto code = behind.substr(std::min(place.size() + 1, behind.size()));
+  const auto quote = std::min(trace.find('"'), trace.size());
+  const auto path = trace.substr(0, quote);
+  const auto lines = split(trace.substr(std::min(quote + 1, trace.size())), '\n');
   return fmt::format(
-      ", {}", quoted_for_message(fmt::format("{}{}: {}", path.substr(path.rfind('/') + 1), place,
-                                             without_blanks(code.substr(0, code.find('\n'))))));
-}
-
-bool boolean_of(const Json& json, const JsonRefusal& refuse) {
-  if (!json.is_boolean()) refuse("true or false", json_for_message(json));
-  return json.get<bool>();
+      ", {}", quoted_for_message(fmt::format("{}{}: {}", path.substr(path.rfind('/') + 1), lines[0],
+                                             lines.size() > 1 ? without_blanks(lines[1]) : "")));
 }
 
 bool fits(const c10::IValue& value, const c10::TypePtr& type) {
@@ -84,21 +75,19 @@ class GraphReader {
   // A slot has a prototype of its value. The code that passes the values passes these while the
   // graph is read, and the operator's schema checks their types.
   Slot new_slot(c10::IValue prototype);
-  void define(const std::string& name, Slot slot);
-  Slot slot_of(const Json& name) const;
+  Slot define(const Json& name, c10::IValue prototype);
+  Slot slot_of(const Json& name);
 
   void read_input(const Json& spec, const JsonReader& tensors);
   Size read_size(const Json& size) const;
   void read_call(const Json& json);
-  void read_aten_call(const JsonReader& node, std::string_view operator_name, Call& call);
-  void read_host_call(const JsonReader& node, const std::string& target, Call& call);
+  std::size_t read_aten_call(const JsonReader& node, std::string_view operator_name, Call& call);
+  std::size_t read_host_call(const JsonReader& node, const std::string& target, Call& call);
   Call::Result read_result(const Json& output);
   void read_output(const Json& spec);
-  Argument read_argument(const Json& json, c10::TypePtr type, std::int64_t length) const;
-  c10::IValue read_constant(const Union& constant, const c10::TypePtr& type,
-                            std::int64_t length) const;
-  Argument::Item read_int(const Json& json) const;
-  void set_last_uses();
+  // `length` > 0: of a list for which one number may stand.
+  Argument read_argument(const Union& given, const c10::TypePtr& type, std::int64_t length = 0);
+  c10::IValue read_constant(const Union& given, const c10::Type& type) const;
 
   std::string where_;
   JsonRefusal refuse_;  // of the file, or of the node that is read
@@ -106,6 +95,7 @@ class GraphReader {
   Graph graph_;
   std::unordered_map<std::string, Slot> by_name_;
   Values prototypes_ = {torch::Device(torch::kCPU)};  // of kDeviceSlot
+  std::vector<std::size_t> last_uses_ = {std::numeric_limits<std::size_t>::max()};  // calls
   torch::Tensor tensor_ = torch::empty({0});
 };
 
@@ -124,28 +114,34 @@ Graph GraphReader::read() {
   for (const auto& spec : signature.array("output_specs")) read_output(spec);
   if (graph_.inputs.empty()) refuse_("a network with an input", "none");
   graph_.slots = prototypes_.size();
-  set_last_uses();
+  for (Slot slot = 0; slot < graph_.slots; ++slot) {
+    const auto last = last_uses_[slot];
+    if (last < graph_.calls.size()) graph_.calls[last].last_uses.push_back(slot);
+  }
   return std::move(graph_);
 }
 
 Slot GraphReader::new_slot(c10::IValue prototype) {
   prototypes_.push_back(std::move(prototype));
+  last_uses_.push_back(graph_.calls.size());
   return prototypes_.size() - 1;
 }
 
-void GraphReader::define(const std::string& name, Slot slot) {
-  if (!by_name_.emplace(name, slot).second) {
-    refuse_("every value once", quoted_for_message(name) + " twice");
+Slot GraphReader::define(const Json& name, c10::IValue prototype) {
+  const auto slot = new_slot(std::move(prototype));
+  if (!name.is_string() || !by_name_.emplace(name, slot).second) {
+    refuse_("every value once, with a name", json_for_message(name));
   }
+  return slot;
 }
 
-Slot GraphReader::slot_of(const Json& name) const {
-  if (name.is_string()) {
-    const auto found = by_name_.find(name.get_ref<const std::string&>());
-    if (found != by_name_.end()) return found->second;
+Slot GraphReader::slot_of(const Json& name) {
+  const auto found = name.is_string() ? by_name_.find(name) : by_name_.end();
+  if (found == by_name_.end()) {
+    refuse_("the name of a value that exists", json_for_message(name));
   }
-  refuse_("the name of a value that exists", json_for_message(name));
-  return {};
+  last_uses_[found->second] = graph_.calls.size();
+  return found->second;
 }
 
 void GraphReader::read_input(const Json& json, const JsonReader& tensors) {
@@ -155,23 +151,20 @@ void GraphReader::read_input(const Json& json, const JsonReader& tensors) {
       {"tensor_constant", {Graph::Kind::kConstant, "tensor_constant_name"}},
   };
   const auto [kind, value] = union_of(json, refuse_);
-  const JsonReader spec(value, refuse_, " of an input");
   if (kind == "constant_input") return;  // a part of the graph since the export
-  const auto slot = new_slot(tensor_);
+  const JsonReader spec(value, refuse_, " of an input");
+  const auto argument = spec.object("arg");
   if (const auto found = weights.find(kind); found != weights.end()) {
     auto [is, name] = found->second;
     if (is == Graph::Kind::kBuffer && !spec.boolean("persistent")) is = Graph::Kind::kConstant;
-    define(spec.object("arg").text("name"), slot);
-    graph_.weights.push_back({is, spec.text(name), slot});
+    graph_.weights.push_back({is, spec.text(name), define(argument.value("name"), tensor_)});
     return;
   }
-  if (kind != "user_input") refuse_("inputs that are tensors", quoted_for_message(kind));
-  const auto argument = spec.object("arg");
-  if (!argument.contains("as_tensor")) {
-    refuse_("inputs that are tensors", json_for_message(value));
+  if (kind != "user_input" || !argument.contains("as_tensor")) {
+    refuse_("inputs that are tensors", quoted_for_message(kind) + " " + json_for_message(value));
   }
-  Graph::Input input{.name = argument.object("as_tensor").text("name"), .slot = slot, .sizes = {}};
-  define(input.name, slot);
+  Graph::Input input{.name = argument.object("as_tensor").text("name"), .sizes = {}};
+  input.slot = define(input.name, tensor_);
   for (const auto& size : tensors.object(input.name).array("sizes")) {
     input.sizes.push_back(read_size(size));
   }
@@ -186,7 +179,7 @@ Size GraphReader::read_size(const Json& json) const {
     return {.symbol = "", .least = size, .most = size};
   }
   constexpr std::string_view kSymbol = "Symbol('";
-  Size size{.symbol = "", .least = 0, .most = kLargest};
+  Size size{.symbol = "", .most = std::numeric_limits<std::int64_t>::max()};
   const std::string_view text = JsonReader(value, refuse_, " of a size").text("expr_str");
   if (text.rfind("Symbol(") != 0 || !text.starts_with(kSymbol)) return size;
   size.symbol = text.substr(kSymbol.size(), text.find('\'', kSymbol.size()) - kSymbol.size());
@@ -210,16 +203,20 @@ void GraphReader::read_call(const Json& json) {
   const auto outer = std::exchange(
       refuse_, json_data_error(fmt::format("{}: {}", where_, call.name), kUnsupported));
   const JsonReader own(json, refuse_);
-  if (target.starts_with(kAten)) {
-    read_aten_call(own, std::string_view(target).substr(kAten.size()), call);
-  } else {
-    read_host_call(own, target, call);
+  const auto results =
+      target.starts_with(kAten)
+          ? read_aten_call(own, std::string_view(target).substr(kAten.size()), call)
+          : read_host_call(own, target, call);
+  const auto& outputs = own.array("outputs");
+  if (outputs.size() != results) {
+    refuse_(fmt::format("{} results", results), fmt::format("{}", outputs.size()));
   }
+  for (const auto& output : outputs) call.results.push_back(read_result(output));
   graph_.calls.push_back(std::move(call));
   refuse_ = outer;
 }
 
-void GraphReader::read_aten_call(const JsonReader& node, std::string_view name, Call& call) {
+std::size_t GraphReader::read_aten_call(const JsonReader& node, std::string_view name, Call& call) {
   const auto dot = std::min(name.find('.'), name.size());
   auto overload = std::string(name.substr(std::min(dot + 1, name.size())));
   if (overload == "default") overload.clear();
@@ -233,190 +230,136 @@ void GraphReader::read_aten_call(const JsonReader& node, std::string_view name, 
   for (const auto& input : node.array("inputs")) {
     const JsonReader argument(input, refuse_, " of an argument");
     const auto& of = argument.text("name");
-    if (!schema.argumentIndexWithName(of))
+    if (!schema.argumentIndexWithName(of)) {
       refuse_("an argument of the operator", quoted_for_message(of));
+    }
     given[of] = &argument.value("arg");
   }
   for (const auto& formal : schema.arguments()) {
     const auto argument = given.find(formal.name());
     if (argument != given.end()) {
-      call.arguments.push_back(
-          read_argument(*argument->second, formal.type(), formal.N().value_or(0)));
-      if (!fits(call.arguments.back().value(prototypes_), formal.type())) {
-        refuse_(fmt::format("{} as {}", formal.type()->str(), formal.name()),
-                json_for_message(*argument->second));
-      }
+      call.arguments.push_back(read_argument(union_of(*argument->second, refuse_), formal.type(),
+                                             formal.N().value_or(0)));
     } else if (formal.default_value()) {
       call.arguments.push_back({.constant = *formal.default_value()});
     } else {
       refuse_("the argument " + formal.name(), "none");
     }
   }
-  const auto& outputs = node.array("outputs");
-  if (outputs.size() != schema.returns().size()) {
-    refuse_(fmt::format("{} results", schema.returns().size()), fmt::format("{}", outputs.size()));
-  }
-  for (const auto& output : outputs) call.results.push_back(read_result(output));
   call.run = [op = *found](Values& stack) { op.callBoxed(stack); };
+  return schema.returns().size();
 }
 
-void GraphReader::read_host_call(const JsonReader& node, const std::string& target, Call& call) {
-  const auto found = find_host_operator(target);
-  if (!found) refuse_("an operator of torch.ops.aten, or of Python on sizes", "another");
+std::size_t GraphReader::read_host_call(const JsonReader& node, const std::string& target,
+                                        Call& call) {
+  const auto* const found = find_host_operator(target);
+  if (found == nullptr) refuse_("an operator of torch.ops.aten, or of Python on sizes", "another");
   for (const auto& input : node.array("inputs")) {
     const JsonReader argument(input, refuse_, " of an argument");
-    call.arguments.push_back(read_argument(argument.value("arg"), c10::AnyType::get(), 0));
-    const auto value = call.arguments.back().value(prototypes_);
-    if (!value.isScalar()) refuse_("a number", json_for_message(argument.value("arg")));
+    call.arguments.push_back(
+        read_argument(union_of(argument.value("arg"), refuse_), c10::NumberType::get()));
   }
-  const auto& outputs = node.array("outputs");
-  if (call.arguments.size() != found->arguments || outputs.size() != 1) {
-    refuse_(fmt::format("{} arguments and one result", found->arguments),
-            fmt::format("{} and {}", call.arguments.size(), outputs.size()));
+  if (call.arguments.size() != found->arguments) {
+    refuse_(fmt::format("{} arguments", found->arguments),
+            fmt::format("{}", call.arguments.size()));
   }
-  call.results.push_back(read_result(outputs.front()));
-  call.run = found->run;
+  call.run = [found](Values& stack) { stack = {found->run(stack.front(), stack.back())}; };
+  return 1;
 }
 
 Call::Result GraphReader::read_result(const Json& output) {
-  const auto [kind, value] = union_of(output, refuse_);
-  const auto named = [&](const Json& json, const char* key, c10::IValue prototype) {
-    const auto slot = new_slot(std::move(prototype));
-    define(JsonReader(json, refuse_, " of a result").text(key), slot);
-    return slot;
+  struct Form {
+    const char* name;
+    c10::IValue prototype;
   };
-  if (kind == "as_none") return {.is_list = false, .slots = {new_slot({})}};
-  if (kind == "as_tensor") return {.is_list = false, .slots = {named(value, "name", tensor_)}};
-  if (kind == "as_sym_int") return {.is_list = false, .slots = {named(value, "as_name", 0)}};
-  if (kind == "as_sym_float") return {.is_list = false, .slots = {named(value, "as_name", 0.0)}};
-  if (kind == "as_sym_bool") return {.is_list = false, .slots = {named(value, "as_name", false)}};
-  if (kind != "as_tensors" || !value.is_array())
+  static const std::map<std::string_view, Form> forms = {{"as_tensor", {"name", tensor_}},
+                                                         {"as_sym_int", {"as_name", 0}},
+                                                         {"as_sym_float", {"as_name", 0.0}},
+                                                         {"as_sym_bool", {"as_name", false}}};
+  const auto [kind, value] = union_of(output, refuse_);
+  const auto named = [&](const Json& json, const Form& form) {
+    return define(JsonReader(json, refuse_, " of a result").value(form.name), form.prototype);
+  };
+  if (kind == "as_none") return {.slots = {new_slot({})}};
+  if (const auto found = forms.find(kind); found != forms.end()) {
+    return {.slots = {named(value, found->second)}};
+  }
+  if (kind != "as_tensors" || !value.is_array()) {
     refuse_("tensors as results", json_for_message(output));
+  }
   Call::Result list{.is_list = true, .slots = {}};
-  for (const auto& tensor : value) list.slots.push_back(named(tensor, "name", tensor_));
+  for (const auto& tensor : value) list.slots.push_back(named(tensor, forms.at("as_tensor")));
   return list;
 }
 
-Argument GraphReader::read_argument(const Json& json, c10::TypePtr type,
-                                    std::int64_t length) const {
-  using Form = Argument::Form;
-  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
-  const bool is_tensor = type->kind() == c10::TypeKind::TensorType;
-  const auto given = union_of(json, refuse_);
+Argument GraphReader::read_argument(const Union& given, const c10::TypePtr& type,
+                                    std::int64_t length) {
+  static const std::map<std::string_view, std::string> lists = {
+      {"as_ints", "as_int"},
+      {"as_floats", "as_float"},
+      {"as_bools", "as_bool"},
+      {"as_tensors", "as_tensor"},
+      {"as_sym_ints", "as_sym_int"},
+      {"as_int", "as_int"},
+      {"as_optional_tensors", "as_optional_tensor"}};
   const auto& [kind, value] = given;
-  const auto name_of = [&](const Json& named, const char* key) {
-    return slot_of(JsonReader(named, refuse_, " of an argument").value(key));
-  };
-  if (kind == "as_none") return {};
-  if (kind == "as_optional_tensor") return read_argument(value, type, length);
-  if (kind == "as_tensor") return {.form = Form::kSlot, .items = {{name_of(value, "name")}}};
-  if (kind == "as_device") return {.form = Form::kSlot, .items = {{kDeviceSlot}}};
-  if (kind == "as_sym_int" || kind == "as_sym_float" || kind == "as_sym_bool") {
-    if (value.contains("as_name")) {
-      return {.form = is_tensor ? Form::kNumberAsTensor : Form::kSlot,
-              .items = {{name_of(value, "as_name")}}};
-    }
-    return read_argument(value, type, length);
+  if (kind == "as_sym_int" || kind == "as_sym_float" || kind == "as_sym_bool" ||
+      kind == "as_optional_tensor") {
+    return read_argument(union_of(value, refuse_), type, length);
   }
-  if (kind == "as_sym_ints" && value.is_array()) {
-    Argument list{.form = Form::kInts};
-    for (const auto& item : value) list.items.push_back(read_int(item));
-    return list;
+  const auto optional = type->cast<c10::OptionalType>();
+  const auto& inner = optional ? optional->getElementType() : type;
+  const auto list = inner->cast<c10::ListType>();
+  const auto item = list ? lists.find(kind) : lists.end();
+  Argument argument{.is_tensor = inner->kind() == c10::TypeKind::TensorType};
+  if (item != lists.end() && (value.is_array() || (kind == "as_int" && length > 0))) {
+    argument.elements = list->getElementType();
+    const auto add = [&](const Json& element) {
+      argument.items.push_back(read_argument({item->second, element}, argument.elements));
+    };
+    if (value.is_array()) std::for_each(value.begin(), value.end(), add);
+    for (; !value.is_array() && length > 0; --length) add(value);
+  } else if (kind == "as_tensor") {
+    argument.slot = slot_of(JsonReader(value, refuse_, " of an argument").value("name"));
+  } else if (kind == "as_name") {
+    argument.slot = slot_of(value);
+  } else if (kind == "as_device") {
+    argument.slot = kDeviceSlot;
+  } else {
+    argument.constant = read_constant(given, *inner);
   }
-  if ((kind == "as_tensors" || kind == "as_optional_tensors") && value.is_array()) {
-    const auto elements = type->cast<c10::ListType>();
-    const bool optional =
-        elements && elements->getElementType()->kind() == c10::TypeKind::OptionalType;
-    Argument list{.form = optional ? Form::kOptionalTensors : Form::kTensors};
-    for (const auto& item : value) {
-      if (optional && item.contains("as_none")) {
-        list.items.emplace_back();
-        continue;
-      }
-      const auto slot = name_of(item.contains("as_tensor") ? item["as_tensor"] : item, "name");
-      if (!prototypes_[slot].isTensor()) refuse_("a list of tensors", json_for_message(value));
-      list.items.push_back({slot});
-    }
-    return list;
+  if (!fits(argument.value(prototypes_), type)) {
+    refuse_(type->str(), fmt::format("{} {}", quoted_for_message(kind), json_for_message(value)));
   }
-  const auto constant = read_constant(given, type, length);
-  return {.constant = is_tensor && constant.isScalar() ? number_as_tensor(constant) : constant};
+  return argument;
 }
 
-c10::IValue GraphReader::read_constant(const Union& constant, const c10::TypePtr& type,
-                                       std::int64_t length) const {
-  const auto& [kind, value] = constant;
-  const auto list = type->cast<c10::ListType>();
-  const auto& scalar = list ? list->getElementType() : type;
-  const bool real = scalar->kind() == c10::TypeKind::FloatType;
-  const auto list_of = [&]<typename Number>(Number (*number_of)(const Json&, const JsonRefusal&)) {
-    c10::List<Number> numbers;
-    for (const auto& number : value) numbers.push_back(number_of(number, refuse_));
-    return numbers;
-  };
-  if (kind == "as_int" || (kind == "as_float" && !list)) {
-    if (list && length > 0) {
-      const std::vector<std::int64_t> equal(static_cast<std::size_t>(length),
-                                            integer_of(value, refuse_));
-      return c10::List<std::int64_t>(c10::ArrayRef<std::int64_t>(equal));
-    }
-    if (real || kind == "as_float") return real_of(value, refuse_);
-    return integer_of(value, refuse_);
+c10::IValue GraphReader::read_constant(const Union& given, const c10::Type& type) const {
+  const auto& [kind, value] = given;
+  if (kind == "as_none") return {};
+  if (kind == "as_float" || (kind == "as_int" && type.kind() == c10::TypeKind::FloatType)) {
+    return real_of(value, refuse_);
   }
-  if (kind == "as_bool") return boolean_of(value, refuse_);
+  if (kind == "as_int") return integer_of(value, refuse_);
+  if (kind == "as_bool" && value.is_boolean()) return value.get<bool>();
   if (kind == "as_string" && value.is_string()) return value.get<std::string>();
   if (kind == "as_scalar_type") return static_cast<std::int64_t>(dtype_of(value, refuse_));
   if (kind == "as_memory_format") {
     return static_cast<std::int64_t>(memory_format_of(value, refuse_));
   }
   if (kind == "as_layout" && value == 7) return static_cast<std::int64_t>(torch::kStrided);
-  if ((kind == "as_ints" || kind == "as_floats") && value.is_array()) {
-    if (real || kind == "as_floats") return list_of(real_of);
-    return list_of(integer_of);
-  }
-  if (kind == "as_bools" && value.is_array()) return list_of(boolean_of);
   refuse_("an argument of a known kind",
           fmt::format("{} {}", quoted_for_message(kind), json_for_message(value)));
   return {};
 }
 
-Argument::Item GraphReader::read_int(const Json& json) const {
-  const auto [kind, value] = union_of(json, refuse_);
-  if (kind == "as_int") return {.slot = std::nullopt, .number = integer_of(value, refuse_)};
-  const auto slot = slot_of(value);
-  if (!prototypes_[slot].isInt()) refuse_("a size", json_for_message(value));
-  return {.slot = slot};
-}
-
 void GraphReader::read_output(const Json& json) {
   const auto [kind, value] = union_of(json, refuse_);
-  const JsonReader spec(value, refuse_, " of an output");
-  const auto argument = spec.object("arg");
+  const auto argument = JsonReader(value, refuse_, " of an output").object("arg");
   if (kind != "user_output" || !argument.contains("as_tensor")) {
-    refuse_("outputs that are tensors",
-            fmt::format("{} {}", quoted_for_message(kind), json_for_message(value)));
+    refuse_("outputs that are tensors", quoted_for_message(kind) + " " + json_for_message(value));
   }
   graph_.outputs.push_back(slot_of(argument.object("as_tensor").value("name")));
-}
-
-void GraphReader::set_last_uses() {
-  constexpr auto kNever = std::numeric_limits<std::size_t>::max();
-  std::vector<std::size_t> last(graph_.slots, kNever);
-  for (std::size_t i = 0; i < graph_.calls.size(); ++i) {
-    for (const auto& argument : graph_.calls[i].arguments) {
-      for (const auto& item : argument.items) {
-        if (item.slot) last[*item.slot] = i;
-      }
-    }
-    for (const auto& result : graph_.calls[i].results) {
-      for (const auto slot : result.slots) last[slot] = i;
-    }
-  }
-  last[kDeviceSlot] = kNever;
-  for (const auto slot : graph_.outputs) last[slot] = kNever;
-  for (Slot slot = 0; slot < last.size(); ++slot) {
-    if (last[slot] != kNever) graph_.calls[last[slot]].last_uses.push_back(slot);
-  }
 }
 
 }  // namespace

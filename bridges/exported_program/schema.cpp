@@ -2,21 +2,21 @@
 #include "bridges/exported_program/schema.h"
 
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 namespace ladder::exported {
 namespace {
 
 using Json = nlohmann::json;
 
-// The value of a number in `table`.
+// The value of a number; `table` begins with that of 1.
 template <typename Value>
-Value entry_of(const std::map<std::int64_t, Value>& table, const char* what, const Json& json,
+Value entry_of(const std::vector<Value>& table, const char* what, const Json& json,
                const JsonRefusal& refuse) {
-  const auto found = table.find(integer_of(json, refuse));
-  if (found == table.end()) refuse(what, json_for_message(json));
-  return found->second;
+  const auto number = integer_of(json, refuse);
+  if (number < 1 || number > std::ssize(table)) refuse(what, json_for_message(json));
+  return table[static_cast<std::size_t>(number - 1)];
 }
 
 }  // namespace
@@ -47,22 +47,18 @@ double real_of(const Json& json, const JsonRefusal& refuse) {
 }
 
 torch::ScalarType dtype_of(const Json& json, const JsonRefusal& refuse) {
-  static const std::map<std::int64_t, torch::ScalarType> table = {
-      {1, torch::kByte},  {2, torch::kChar},           {3, torch::kShort},
-      {4, torch::kInt},   {5, torch::kLong},           {6, torch::kHalf},
-      {7, torch::kFloat}, {8, torch::kDouble},         {10, torch::kComplexFloat},
-      {12, torch::kBool}, {11, torch::kComplexDouble}, {13, torch::kBFloat16},
-  };
-  return entry_of(table, "a dtype of 8 to 64 bits per number", json, refuse);
+  static const std::vector<torch::ScalarType> table = {
+      torch::kByte,        torch::kChar,         torch::kShort,         torch::kInt,
+      torch::kLong,        torch::kHalf,         torch::kFloat,         torch::kDouble,
+      torch::kComplexHalf, torch::kComplexFloat, torch::kComplexDouble, torch::kBool,
+      torch::kBFloat16};
+  return entry_of(table, "a dtype of at least 8 bits per number", json, refuse);
 }
 
 torch::MemoryFormat memory_format_of(const Json& json, const JsonRefusal& refuse) {
-  static const std::map<std::int64_t, torch::MemoryFormat> table = {
-      {1, torch::MemoryFormat::Contiguous},
-      {2, torch::MemoryFormat::ChannelsLast},
-      {3, torch::MemoryFormat::ChannelsLast3d},
-      {4, torch::MemoryFormat::Preserve},
-  };
+  using enum torch::MemoryFormat;
+  static const std::vector<torch::MemoryFormat> table = {Contiguous, ChannelsLast, ChannelsLast3d,
+                                                         Preserve};
   return entry_of(table, "a memory format", json, refuse);
 }
 

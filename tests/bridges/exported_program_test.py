@@ -268,7 +268,7 @@ JSON_CHANGES: dict[str, tuple[str, Callable[[Any], Any], str]] = {
         target="torch.ops.aten.from_file.default"), "expected an operator without files"),
     "namespace": (TRAIN, lambda d: nodes(d)[0].update(target="os.system"), "os.system"),
     "argument": (TRAIN, lambda d: nodes(d)[0]["inputs"][0].update(arg={"as_string": "x"}),
-                 "expected Tensor as input"),
+                 "expected Tensor, got"),
     "argument_kind": (TRAIN, lambda d: nodes(d)[0]["inputs"][0].update(
         arg={"as_custom_obj": {"name": "x", "class_fqn": "y"}}), "as_custom_obj"),
     "argument_missing": (TRAIN, lambda d: nodes(d)[0].update(inputs=[]), "expected the argument"),
@@ -343,8 +343,8 @@ FILE_CHANGES: dict[str, tuple[Callable[[Path, Path], Any], str]] = {
 
 
 def read_bounded(path: Path) -> Result:
-    """With a gigabyte of memory, half of it for the libraries."""
-    return launch("prlimit", f"--data={1 << 30}", BIN / "exported_helper", "read", path,
+    """With a gigabyte of memory, half of it for the libraries, and five seconds of a CPU."""
+    return launch("prlimit", f"--data={1 << 30}", "--cpu=5", BIN / "exported_helper", "read", path,
                   cwd=path.parent)
 
 
@@ -370,7 +370,7 @@ def good_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("change", [*JSON_CHANGES, *FILE_CHANGES])
 def test_refuses_damaged_and_hostile_files(good: Path, tmp_path: Path, change: str) -> None:
-    """In seconds, within a gigabyte; and nothing in them is executed."""
+    """In seconds, within a gigabyte; nothing in them is executed."""
     path = tmp_path / "net.pt2"
     if change in JSON_CHANGES:
         record, make, text = JSON_CHANGES[change]
@@ -380,7 +380,6 @@ def test_refuses_damaged_and_hostile_files(good: Path, tmp_path: Path, change: s
         write(good, path)
     done = read_bounded(path)
     require_refused(done, 3, text, "hint: ")
-    assert done.seconds < 5
     assert not (tmp_path / "executed").exists() and not (good.parent / "executed").exists()
 
 
