@@ -11,6 +11,7 @@
 #include <optional>
 #include <shared_mutex>
 #include <string>
+#include <typeinfo>
 #include <unordered_map>
 #include <vector>
 
@@ -120,26 +121,27 @@ bool is_one_of(const torch::nn::Module& module) {
   return (... || (dynamic_cast<const Types*>(&module) != nullptr));
 }
 
-// The tensor by which the layer is known; undefined for other modules.
-template <typename... Layers>
+// The tensor by which the layer is known; undefined for other modules. In a network that was read
+// from a file, modules have no class of their own: those with running statistics are layers.
 torch::Tensor key_of(const torch::nn::Module& module) {
-  torch::Tensor key;
-  const auto look = [&](const auto* layer) {
-    if (layer != nullptr) key = layer->weight.defined() ? layer->weight : layer->running_mean;
-  };
-  (look(dynamic_cast<const Layers*>(&module)), ...);
-  return key;
+  using torch::nn::BatchNorm1dImpl, torch::nn::BatchNorm2dImpl, torch::nn::BatchNorm3dImpl;
+  const auto parameters = module.named_parameters(/*recurse=*/false);
+  const auto buffers = module.named_buffers(/*recurse=*/false);
+  const auto* const mean = buffers.find("running_mean");
+  const bool is_layer = is_one_of<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl>(module) ||
+                        (mean != nullptr && typeid(module) == typeid(torch::nn::Module));
+  const auto* const weight = parameters.find("weight");
+  const auto* const key = weight != nullptr ? weight : mean;
+  return is_layer && key != nullptr ? *key : torch::Tensor();
 }
 
 bool convert(torch::nn::Module& module, const ProcessGroup& group) {
-  using torch::nn::BatchNorm1dImpl, torch::nn::BatchNorm2dImpl, torch::nn::BatchNorm3dImpl;
   constexpr const char* kChild = "process_group";
   if (auto* const own = dynamic_cast<BatchNormImpl*>(&module)) {
     own->set_sum_over_ranks(group.world_size() > 1 ? sum_over_ranks_of(group) : SumOverRanks());
     return true;
   }
-  if (!is_one_of<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl>(module)) return false;
-  const auto key = key_of<BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl>(module);
+  const auto key = key_of(module);
   if (!key.defined()) return false;
   register_operator();
   if (module.named_children().contains(kChild)) module.unregister_module(kChild);

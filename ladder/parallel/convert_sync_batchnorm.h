@@ -8,11 +8,12 @@
 
 namespace ladder {
 
-// Makes every BatchNorm in `module`, of this library and of torch::nn, use the mean and variance of
-// all ranks' batches while training (see nn/sync_batch_norm.h). Without it each rank normalises by
-// its own slice, and N ranks train another network than one rank. In a group of one nothing
-// changes, to the last bit. From then on a training forward is a collective: for one on a single
-// rank, such as a sample for the log, call eval() first.
+// Makes every BatchNorm in `module`, of this library, of torch::nn and in a network of Python
+// (ExportedModule), use the mean and variance of all ranks' batches while training (see
+// nn/sync_batch_norm.h). Without it each rank normalises by its own slice, and N ranks train
+// another network than one rank. In a group of one nothing changes, to the last bit. From then on a
+// training forward is a collective: for one on a single rank, such as a sample for the log, call
+// eval() first.
 //
 //     convert_sync_batchnorm(*network, group);
 //     auto model = std::make_shared<DistributedDataParallel>(network, group);
@@ -20,7 +21,8 @@ namespace ladder {
 // Layers are converted in place, also members and parts of a Sequential. One of torch::nn gets a
 // submodule "process_group" without tensors, and cannot be cloned afterwards; it still refuses a
 // single value per channel in the part of a rank. A layer of torch::nn without weight and without
-// running statistics stays local. A second call replaces the group.
+// running statistics stays local, and one of Python without running statistics. A second call
+// replaces the group.
 //
 // Returns the number of layers. Throws UsageError, and changes nothing, for a wrapped model. Copies
 // made by new_like() are local again, and so are the replicas of DataParallel.

@@ -34,6 +34,7 @@
 #include "ladder/launch/exit_status.h"
 #include "ladder/nn/random_scope.h"
 #include "ladder/optim/sgd.h"
+#include "ladder/parallel/convert_sync_batchnorm.h"
 #include "ladder/parallel/data_parallel.h"
 #include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/fully_sharded_data_parallel.h"
@@ -123,7 +124,8 @@ void train(const std::vector<std::string>& arguments) {
   std::optional<GradientReducer> reducer;
   std::optional<ZeroRedundancyOptimizer> zero;
   if (wrapper == "reducer") reducer.emplace(*net, group);
-  if (wrapper == "ddp" || wrapper == "zero") {
+  if (wrapper == "sync") convert_sync_batchnorm(*net, group);
+  if (wrapper == "ddp" || wrapper == "zero" || wrapper == "sync") {
     model = std::make_shared<DistributedDataParallel>(net, group);
   }
   if (wrapper == "sharded") model = std::make_shared<FullyShardedDataParallel>(net, group);

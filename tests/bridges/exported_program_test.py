@@ -21,11 +21,14 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.export.pt2_archive._package import load_pt2, package_pt2
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.bridges import exported_networks
-from tests.support.programs import BIN, FULL, ROOT, SECONDS, Result, launch, require_refused
+from tests.support.programs import (BIN, FULL, ROOT, SECONDS, Result, free_port, launch,
+                                    require_refused, result_record)
+from tests.support.ways import STAGE3, STAGE5, STAGE6, one_rank, small, train
 
 SCRIPT = ROOT / "bridges" / "exported_program" / "export_network.py"
 spec = importlib.util.spec_from_file_location("export_network", SCRIPT)
@@ -187,6 +190,74 @@ def test_two_ranks_train_as_pythons(exported: Callable[[str], Path], tmp_path: P
         for key, value in weights.items():
             if "running" not in key:  # each implementation keeps those of its last forward
                 assert torch.allclose(value, expected[key], rtol=1e-4, atol=1e-6), (wrapper, key)
+
+
+class Digits(nn.Module):
+    """A small network for the stages, with BatchNorm and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(1, 4, 5, 3), nn.BatchNorm2d(4)
+        self.fc = nn.Linear(256, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.bn(self.conv(x))).flatten(1)
+        return F.log_softmax(self.fc(F.dropout(x, 0.2, self.training)), dim=1)
+
+
+@pytest.fixture(scope="session", name="digits")
+def digits_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("digits") / "digits.pt2"
+    torch.manual_seed(1)
+    export_network.export_network(Digits(), torch.ones(2, 1, 28, 28), path)
+    return path
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 4),
+                                   nn.BatchNorm1d(4, affine=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norms(x).sigmoid()
+
+
+def test_two_ranks_share_their_batch_norm(tmp_path: Path) -> None:
+    """They train the network of one rank with the whole batch; without conversion, another."""
+    export_network.export_network(Normed(), torch.ones(2, 3), tmp_path / "net")
+    save_file({"x": exported_networks.normal(6, 3).cumsum(0)}, tmp_path / "in")
+    weights = {}
+    for ranks, wrapper in ((1, "ddp"), (2, "ddp"), (2, "sync")):
+        helper("train", tmp_path / "net", tmp_path / "in", tmp_path / "out", ranks, STEPS, wrapper)
+        weights[ranks, wrapper] = load_file(tmp_path / "out")
+    far = {run: max(float((found[key] - value).abs().max())
+                    for key, value in weights[1, "ddp"].items() if "tracked" not in key)
+           for run, found in weights.items()}
+    assert far[2, "ddp"] > 1e-2 and far[2, "sync"] < 1e-5, far
+
+
+EACH_EPOCH = {  # how a stage saves, and how it resumes
+    STAGE3: (("--snapshot", "snapshot"), ()),
+    STAGE5: (("--project-dir", "project", "--checkpointing-steps", "epoch"), ("--resume", "auto")),
+    STAGE6: (("--profile", "none", "--output-dir", "out", "--save-strategy", "epoch",
+              "--lr-scheduler-type", "constant"), ("--resume",))}
+
+
+@pytest.mark.parametrize("stage", EACH_EPOCH, ids=lambda stage: stage.name)
+def test_stages_resume_with_it(digits: Path, tmp_path: Path, stage: Path) -> None:
+    """To the weights of a run without interruption, with the same masks of dropout."""
+    saves, resumes = EACH_EPOCH[stage]
+    way = one_rank(0, 1, free_port(), program=stage)
+    runs = [small("--network", digits, *flags, limit_train=320, epochs=epochs)
+            for epochs, flags in ((2, saves), (1, saves), (2, (*saves, *resumes)))]
+    whole, first = (train(way, *flags, parent=tmp_path) for flags in runs[:2])
+    again = launch(*way.command, *runs[2], "--metrics", "b.jsonl", cwd=first.folder,
+                   environment=way.environment)
+    assert again.code == 0, again.stderr
+    result = result_record(first.folder / "b.jsonl")
+    for field in ("weights_sha256", "steps", "correct"):
+        assert result[field] == whole.result[field] != first.result[field], field
 
 
 # --- refusals ---------------------------------------------------------------------------
