@@ -91,6 +91,8 @@ template <typename Start>
 void complete(const ProcessGroup& group, const char* operation, const torch::Tensor& tensor,
               const Start& start) {
   run_collective(group, operation, [&] {
+    // PyTorch's autograd would pack the arguments for kernels that its collectives do not have.
+    const at::AutoDispatchBelowADInplaceOrView no_gradients;
     try {
       start()->wait();
     } catch (const std::exception& error) {
