@@ -288,8 +288,8 @@ def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: fl
                     schedule.step()
 
 
-# Written down, with the kinds, when the tool named all of FAULTS. At first sight it named nine, three
-# were unknown as expected, and clip-on-rank-0 was called divided-early.
+# Written down, with the kinds, when the tool named all of FAULTS. At first sight it named nine,
+# three were unknown as expected, and clip-on-rank-0 was called divided-early.
 LATER = {
     "rate-times-ranks": (later, {}, "learning-rate"),
     "batch-times-ranks": (later, {}, "per-device-batch"),
