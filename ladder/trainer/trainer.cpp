@@ -68,7 +68,7 @@ void require_capturable(const TrainingArguments& args, const Accelerator& accele
   }
   if (accelerator.num_processes() > 1) {
     throw UsageError::out_of_range("cuda_graph", accelerator.num_processes(), "one process",
-                                   "--nprocs 1, or leave cuda_graph unset");
+                                   "start one process, or leave cuda_graph unset");
   }
   if (accelerator.mixed_precision() == Precision::kFp16 || accelerator.options().debug ||
       accelerator.gradient_accumulation_steps() > 1 ||

@@ -42,7 +42,7 @@ const Json kAllChanged = Json::parse(R"({
     "adam_epsilon": 1e-7, "max_grad_norm": 0.0, "label_smoothing_factor": 0.1,
     "lr_scheduler_type": "reduce_lr_on_plateau",
     "lr_scheduler_kwargs": {"factor": 0.1, "mode": "max", "patience": 3},
-    "warmup_steps": 0.1, "warmup_ratio": 0.06, "fp16": true, "bf16": true, "tf32": false,
+    "warmup_steps": 0.1, "warmup_ratio": 0.06, "fp16": true, "bf16": true, "tf32": false, "cuda_graph": true,
     "logging_strategy": "epoch", "logging_steps": 0.05, "logging_first_step": true,
     "logging_nan_inf_filter": false, "disable_tqdm": true, "banner": "v5",
     "eval_strategy": "steps", "eval_steps": 7, "eval_delay": 1.5, "eval_on_start": true,

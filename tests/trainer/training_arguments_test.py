@@ -27,7 +27,7 @@ from transformers.trainer_utils import SchedulerType  # noqa: E402
 from transformers.training_args import OptimizerNames  # noqa: E402
 
 # Arguments of the library's own.
-OWN = {"banner", "fast_dev_run", "limit_train_batches", "sums", "micro_batch",
+OWN = {"banner", "cuda_graph", "fast_dev_run", "limit_train_batches", "sums", "micro_batch",
        "overwrite_output_dir"}  # the last is of earlier versions of the package
 # Names that earlier versions of the package had, and tutorials still have.
 OLD = set("""
