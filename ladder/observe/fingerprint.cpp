@@ -146,6 +146,7 @@ void Fingerprint::watch(const torch::nn::Module& module, std::int64_t steps) {
 void Fingerprint::add(const Batch& batch, const torch::Tensor& loss) {
   const auto extend = [this](const char* name, const Json& more) {
     Json& list = window_[name];
+    if (list.is_null()) list = Json::array();  // a rank without a sample has an empty one
     for (const auto& one : more) list.push_back(one);
   };
   extend("losses", Json::array({loss.item<double>()}));

@@ -112,7 +112,12 @@ TEST(Fingerprint, RecordsTheStartTheSamplesAndTheGradientsBeforeTheyAreAveraged)
   for (const double factor : {1.0, 2.0}) backward(factor);
   fingerprint.add(batch, torch::tensor(0.25F));
   fingerprint.record(6, batch, torch::tensor(0.5F), model, {.rates = {0.1}, .scale = 4.0});
-  const auto line = lines_of(folder.read("a.jsonl")).at(0);
+  batch.indices = torch::empty({0}, torch::kInt64);  // an empty part of a short batch
+  batch.inputs = torch::empty({0, 2});
+  fingerprint.record(8, batch, torch::tensor(0.5F), model);
+  const auto lines = lines_of(folder.read("a.jsonl"));
+  const auto& line = lines.at(0);
+  for (const char* name : {"samples", "rows"}) EXPECT_EQ(lines.at(1).at(name), Json::array());
   EXPECT_EQ(line.at("sketches").at("local"), (Json{{"weight", {-6.0, 0.0, 0.0, 6.0}}}));
   EXPECT_EQ(line.at("losses"), (Json{0.25, 0.5}));
   EXPECT_EQ(line.at("samples"), (Json{7, 8, 9, 7, 8, 9}));
