@@ -337,12 +337,11 @@ void add_worlds(std::vector<Case>& rows, const char* recipe, const char* program
 void add_speed(std::vector<Case>& rows, const char* recipe, int cpus) {
   std::vector<Case> stages;
   add_one_process(stages, Kind::kSlice, recipe, cpus);
-  if (!is_convnet(recipe)) {
-    add_distributed(stages, Kind::kSlice, recipe, 1, cpus);
-    for (const char* program : kBeyond) {
-      const int world = is_alone(stage_of(program)) ? 1 : 2;
-      stages.push_back(row_of(Kind::kSlice, recipe, program, world, std::max(1, cpus / world)));
-    }
+  if (!is_convnet(recipe)) add_distributed(stages, Kind::kSlice, recipe, 1, cpus);
+  for (const char* program : kBeyond) {
+    const int world = is_alone(stage_of(program)) ? 1 : 2;
+    if (is_convnet(recipe) && world > 1) continue;
+    stages.push_back(row_of(Kind::kSlice, recipe, program, world, std::max(1, cpus / world)));
   }
   add_distributed(stages, Kind::kSlice, recipe, 2, cpus);
   add_with_twins(rows, stages);

@@ -267,6 +267,7 @@ TEST(Cases, TheBenchTierHasTheRowsOfItsTables) {
                       row_of("basicnet", "zero_redundancy", 2),
                       row_of("basicnet", "fully_sharded", 2),
                       row_of("basicnet", "cuda_graph"),
+                      row_of("convnet", "cuda_graph"),
                       row_of("basicnet", "python_tuned_compile_graph", 1, "bf16"),
                       row_of("basicnet", "python_jax"),
                       row_of("convnet", "python_jax"),
