@@ -70,7 +70,8 @@ void require_capturable(const TrainingArguments& args, const Accelerator& accele
     throw UsageError::out_of_range("cuda_graph", accelerator.num_processes(), "one process",
                                    "start one process, or leave cuda_graph unset");
   }
-  if (accelerator.mixed_precision() == Precision::kFp16 || accelerator.options().debug ||
+  if (accelerator.mixed_precision() == Precision::kFp16 ||
+      accelerator.options().debug.value_or(false) ||
       accelerator.gradient_accumulation_steps() > 1 ||
       args.replicate_options().in_micro_batches()) {
     throw UsageError::conflict("cuda_graph", "fp16, gradient accumulation, sums or debug is set",
