@@ -43,12 +43,12 @@ struct StepGraphOptions {
 // FusedOptimizer::plan_load, and when a parameter has moved, the step is captured again, after a
 // warm-up.
 //
-// So a captured step must do the same work each time. It begins with zero_grad(), or run() does,
-// behind a zero_grad() in each step. The host reads no
-// value of the GPU in it (item(), cpu(), a print), and changes no number: a scheduler steps
-// outside. Of the host's numbers only the learning rate may differ later, not the weight decay, the
-// betas or the network's mode. Dropout by position reads epoch and positions from the GPU.
-// Gradients are those of the last step, also after a replay. On the CPU run() calls the step.
+// So a captured step must do the same work each time. It begins with zero_grad(), or the loop calls
+// zero_grad() before each run(). The host reads no value of the GPU in it (item(), cpu(), a print),
+// and changes no number: a scheduler steps outside. Of the host's numbers only the learning rate
+// may differ later, not the weight decay, the betas or the network's mode. Dropout by position
+// reads epoch and positions from the GPU. Gradients are those of the last step, also after a
+// replay. On the CPU run() calls the step.
 //
 // Python's counterpart: torch.cuda.graph, around the whole step.
 class StepGraph {
