@@ -43,6 +43,8 @@ addEventListener("load", () => {{
       reduce: model.allReduce(one.ranks, one.bytes, one.alpha, one.beta),
       step: model.step(one),
       memory: model.memory({{ ranks: one.ranks, weights: {weights}, units: 8, perWeight: 8 }}),
+      peak: model.atPeak("ZeRO-2", model.memory(
+        {{ ranks: one.ranks, weights: {weights}, units: 8, perWeight: 8 }})["ZeRO-2"]),
       idle: model.idle(one.stages, one.parts),
       ends: [true, false].map((way) => Math.max(
         ...model.schedule(one.stages, one.parts, way).map((box) => box[3] + 1))),
@@ -100,6 +102,9 @@ def test_formulas_are_those_of_the_bench_and_sliders_have_keys(width: int, tmp_p
             assert ([here[key] for key in ("weights", "gradients", "state", "sent")]
                     == close([expected[key] for key in ("weights", "gradients", "state",
                                                         "sent_per_step")]))
+        expected = divided.predicted("zero2", int(one["ranks"]))
+        assert sum(found["peak"].values()) == close(  # its first and last layers differ from the others
+            expected["peak"] - expected["activations"], rel=0.01)
         stages, parts = int(one["stages"]), int(one["parts"])
         idle = pipeline.share_if_equal(stages, parts)
         assert found["idle"] == close(idle)
