@@ -652,6 +652,12 @@ TEST(TrainerWithAGpu, MakesNoGraphOfStepsThatChange) {
     EXPECT_ERROR(const Trainer trainer(options), UsageError,
                  "cuda_graph: fp16, gradient accumulation");
   }
+  auto options = plain_options();
+  options.accelerator.cpu = false;
+  options.accelerator.debug = false;
+  options.model = std::make_shared<Classifier>();
+  options.args.cuda_graph = true;
+  EXPECT_NO_THROW(const Trainer trainer(options));
 }
 
 // dataloader_pin_memory is true by default.
