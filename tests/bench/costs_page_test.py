@@ -103,8 +103,9 @@ def test_formulas_are_those_of_the_bench_and_sliders_have_keys(width: int, tmp_p
                     == close([expected[key] for key in ("weights", "gradients", "state",
                                                         "sent_per_step")]))
         expected = divided.predicted("zero2", int(one["ranks"]))
-        assert sum(found["peak"].values()) == close(  # its first and last layers differ from the others
-            expected["peak"] - expected["activations"], rel=0.01)
+        # The first and last layers of the stack differ from the others.
+        assert sum(found["peak"].values()) == close(expected["peak"] - expected["activations"],
+                                                    rel=0.01)
         stages, parts = int(one["stages"]), int(one["parts"])
         idle = pipeline.share_if_equal(stages, parts)
         assert found["idle"] == close(idle)
