@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the operations of a training step, in reference math and in fast math.
+"""Measures the operations of a training step, in reference math and in fast math; and the speed of
+a training with 0 to 4 workers of the loader.
 
     python3 bench/measure/step.py bench/results/NAME.step.json
 
 Runs stage 0 under LibTorch's profiler, both in turns, and keeps for each operation the time of its
-own, without that of the operations it calls: medians over all steps.
+own, without that of the operations it calls: medians over all steps. Workers: images per second
+over 6,400 images, the median of the runs, in turns.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from rows import described  # noqa: E402
 MATHS = ("reference", "fast")
 RUNS = 5  # of each, in turns
 STEPS = 10  # a run: the trace ends before
+WORKERS = (0, 1, 2, 4)
+RECIPES = ("basicnet", "convnet")
 OPTIMIZER = "aten::_fused_"
 REST = "all others, and between them"
 OURS = ("ladder::", "CppNode<ladder")
@@ -154,6 +158,31 @@ def trained(math: str, threads: int, folder: Path) -> list[Step]:
     return steps_of(json.loads(trace.read_text()))
 
 
+def rate_with(recipe: str, workers: int, threads: int, folder: Path) -> float:
+    """Images per second of a training without its evaluation."""
+    metrics = folder / "metrics.jsonl"
+    command = [ROOT / "build/bin/stage0_single_gpu", "--recipe", recipe, "--num-workers",
+               str(workers), "--threads", str(threads), "--limit-train", str(6400),
+               "--limit-test", "64", "--epochs", "1", "--device", "cpu", "--metrics", metrics,
+               "--quiet"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=300)
+    return float(json.loads(metrics.read_text().splitlines()[-1])["samples_per_second"])
+
+
+def worker_rates(threads: int) -> dict[str, dict[str, float]]:
+    rates: dict[str, dict[str, list[float]]] = {
+        recipe: {str(workers): [] for workers in WORKERS} for recipe in RECIPES}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(RUNS):
+            for recipe in RECIPES:
+                for workers in WORKERS:
+                    rates[recipe][str(workers)].append(
+                        rate_with(recipe, workers, threads, Path(folder)))
+    return {recipe: {workers: round(statistics.median(found), 1)
+                     for workers, found in by_workers.items()}
+            for recipe, by_workers in rates.items()}
+
+
 def typical(steps: Sequence[Step]) -> Step:
     return sorted(steps, key=lambda step: step.length)[len(steps) // 2]
 
@@ -170,7 +199,8 @@ def measured(threads: int) -> dict[str, Any]:
         "steps": len(steps["fast"]),
         "length": {math: statistics.median(step.length for step in steps[math]) for math in MATHS},
         "operations": {math: medians(steps[math]) for math in MATHS},
-        "flame": {math: flame(typical(steps[math])) for math in MATHS}}
+        "flame": {math: flame(typical(steps[math])) for math in MATHS},
+        "workers": worker_rates(threads)}
 
 
 def main(arguments: list[str]) -> int:

@@ -61,6 +61,11 @@ def step_table(record: Record) -> str:
                          [(name, cell(one), cell(other)) for name, one, other in rows])
 
 
+def workers_value(record: Record, recipe: str, workers: str) -> str:
+    """Images per second of stage 0 with that many workers of its loader."""
+    return number(record["workers"][recipe][workers], 0)
+
+
 def family(name: str) -> Colour:
     return next((colour for _, colour, parts in FAMILIES if any(part in name for part in parts)),
                 MUTED)
