@@ -23,7 +23,7 @@ def record_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-ALL = programs.FAULTS | programs.LATER | programs.LAST
+ALL = programs.FAULTS | programs.LATER | programs.LAST | programs.OTHERS
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -33,7 +33,7 @@ def test_a_faulty_program_is_named_by_its_kind(name: str, recordings: Path) -> N
         programs.path_of(recordings, program, 2, name, options),
         programs.path_of(recordings, program, 1, "", options)).splitlines()
     assert found[-1].startswith(f"{kind}: "), found
-    assert kind != "unknown" or sum(line.startswith("excluded: ") for line in found) == 16
+    assert kind != "unknown" or sum(line.startswith("excluded: ") for line in found) == 20
 
 
 def require_no_alarm(a: Path, b: Path) -> None:
