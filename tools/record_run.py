@@ -89,8 +89,9 @@ class record(contextlib.ExitStack):  # a function to its users
                  self.optimizer.register_step_pre_hook(self.before_step),
                  self.optimizer.register_step_post_hook(self.after_step)]
         if self.wrapper is not self.model:  # write() before it copies buffers
-            hooks.append(self.wrapper.register_forward_pre_hook(
-                lambda *_: (self.write(), self.extend("wrapper_forwards", [1]))[0]))
+            hooks.append(self.wrapper.register_forward_pre_hook(lambda *_: (
+                self.write(), self.extend("wrapper_forwards", [1]))[0]
+                if torch.is_grad_enabled() else None))
         hooks += [p.register_hook(functools.partial(self.backward, name))
                   for name, p in self.parameters.items() if p.requires_grad]
         self.patch(torch.Tensor, "backward", lambda loss, *_, **__: self.extend(
@@ -129,9 +130,11 @@ class record(contextlib.ExitStack):  # a function to its users
         self.extend("collectives", [[name, sum(sizes)]])
 
     def forward(self, module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        if not torch.is_grad_enabled():  # an evaluation, perhaps with averaged weights
+            return
         self.write()
         inputs = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor) and t.dim()]
-        if inputs and module.training and torch.is_grad_enabled() and self.recorded():
+        if inputs and module.training and self.recorded():
             self.extend("rows", [digest(row, padded=True)[:8] for row in inputs[0]])
             kind = inputs[0].device.type
             if torch.is_autocast_enabled(kind):
@@ -143,6 +146,7 @@ class record(contextlib.ExitStack):  # a function to its users
             self.local[name] = self.local.get(name, 0) + projections(gradient)
 
     def before_step(self, *_: Any) -> None:
+        self.write()  # if no forward of the network was seen
         if self.recorded():
             found = {n: p.grad for n, p in self.parameters.items() if p.grad is not None}
             own = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
@@ -164,7 +168,7 @@ class record(contextlib.ExitStack):  # a function to its users
         self.step, self.window = self.step + 1, {}
 
     def write(self) -> None:
-        """At the next forward: what follows the step of the optimizer belongs to the step."""
+        """At the next training forward: what follows the optimizer's step belongs to the step."""
         if self.pending:
             state, own = self.state(), self.pending.pop("sketches")
             found = self.head | self.pending | state | self.before

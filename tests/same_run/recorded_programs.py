@@ -99,8 +99,8 @@ def nanogpt(out: str, fault: str, micros: int = 1, dropout: float = 0.0,
                 if fault == "zero-grad-per-micro-batch":
                     optimizer.zero_grad()
                 if ddp:
-                    model.require_backward_grad_sync = (
-                        micro == micros - 1 and fault != "no-sync-left-on")
+                    model.require_backward_grad_sync = fault != "no-sync-left-on" and (
+                        (micro == micros - 1) != (fault == "no-sync-at-last"))
                 x, y = get_batch(step, micro, micros, rank, world)
                 with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                     _, loss = (raw_model if fault == "raw-forward" else model)(x, y)
@@ -230,7 +230,7 @@ def tutorial(out: str, fault: str, dropout: float = 0.0, adam: bool = False) -> 
 
 def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: float = 0.0,
           fp16: bool = False, size: int = BATCH, masked: bool = False, clip: float = 0.0,
-          recorded_from: int = 0) -> None:
+          recorded_from: int = 0, averages: bool = False) -> None:
     """A second loop of that kind, for faults that were thought of when the tool was finished."""
     ddp = dist.is_initialized()
     rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
@@ -304,6 +304,13 @@ def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: fl
                     continue
                 if fault != "schedule-on-rank-0" or rank == 0:
                     schedule.step()
+            with torch.no_grad():  # an evaluation with averaged weights
+                weights = [p.clone() for p in net.parameters()]
+                for parameter in net.parameters() if averages else ():
+                    parameter.mul_(0.9)
+                model(data.tensors[0])
+                for parameter, kept in zip(net.parameters(), weights):
+                    parameter.copy_(parameter if fault == "averages-stay" else kept)
 
 
 # Written down, with the kinds, when the tool named all of FAULTS. At first sight it named nine,
@@ -343,8 +350,8 @@ LAST = {
     "no-sync-at-first": (later, {}, "no-sync"),
 }
 
-# Of twelve faults in programs that somebody wrote who did not know the tool, it named five; these
-# were unknown, but for the second, which was called unscaled-twice. Their kinds were added then.
+# Of twelve faults in programs that somebody wrote who did not know the tool, it named five. Those of
+# the others were added then: clipped-scaled was called unscaled-twice, the rest unknown or no-sync.
 OTHERS = {
     "loss-times-ranks": (later, {}, "loss-factor"),
     "clipped-scaled": (later, {"fp16": True, "clip": 0.5}, "clipped-before-unscale"),
@@ -352,6 +359,8 @@ OTHERS = {
     "zero-grad-per-micro-batch": (nanogpt, {"micros": 2}, "accumulation"),
     "masked": (later, {"masked": True}, "mean-of-means"),
     "state-lost": (later, {"epochs": 2}, "optimizer"),
+    "averages-stay": (later, {"epochs": 2, "averages": True}, "optimizer"),
+    "no-sync-at-last": (nanogpt, {"micros": 2}, "partly-averaged"),
 }
 
 # Name: program, its arguments, and the kind that tools/same_run should name.
@@ -387,6 +396,8 @@ RIGHT = {
     "a scaled loss": ((later, 2, {"fp16": True}), (later, 1, {"fp16": True})),
     "a resumed run against a whole one": ((later, 1, {"epochs": 2, "recorded_from": 1}),
                                           (later, 1, {"epochs": 2})),
+    "an evaluation with averaged weights": ((later, 2, {"epochs": 2, "averages": True}),
+                                            (later, 1, {"epochs": 2})),
     "BatchNorm": ((later, 1, {"norm": True}), (later, 1, {"norm": True})),
 }
 
