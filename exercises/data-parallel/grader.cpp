@@ -2,6 +2,7 @@
 #include "exercises/data-parallel/data-parallel.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/nn/modules/linear.h>
 
 #include <cmath>
@@ -18,7 +19,7 @@ namespace {
 
 constexpr std::int64_t kImages = 5;
 
-Batch images() { return random_batch(kImages, fresh_seed() + 1); }
+Batch images(std::int64_t count = kImages) { return random_batch(count, fresh_seed() + 1); }
 
 // A network that counts the copies made of it.
 class CountedNet : public Model {
@@ -29,6 +30,7 @@ class CountedNet : public Model {
 
   torch::Tensor forward(const Inputs& inputs) override {
     ++runs;
+    parts->push_back(inputs.only().size(0));
     const auto hidden = hidden_->forward(inputs.only().flatten(1));
     return torch::log_softmax(output_->forward(torch::tanh(hidden)), 1);
   }
@@ -37,10 +39,13 @@ class CountedNet : public Model {
     const RngStateGuard keep;
     auto copy = std::make_shared<CountedNet>();
     copy_values(*this, *copy);
+    copy->parts = parts;
     return copy;
   }
 
   int runs = 0;
+  // The images of each run, also of those of the copies.
+  std::shared_ptr<std::vector<std::int64_t>> parts = std::make_shared<std::vector<std::int64_t>>();
   mutable int copies = 0;
 
  private:
@@ -105,6 +110,14 @@ std::string meaning(const torch::Tensor& got, const std::vector<torch::Tensor>& 
   if (close(got, expected * static_cast<double>(kImages))) {
     return "the loss is the sum over the images, not their mean";
   }
+  auto of_means = torch::zeros_like(expected);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto size = static_cast<double>(kImages / parts.size() + (i < kImages % parts.size()));
+    of_means += parts[i] * (static_cast<double>(kImages) / (n * size));
+  }
+  if (close(got, of_means)) {
+    return "the mean of the means of parts: an image of a smaller part counts more";
+  }
   auto but_last = parts;
   but_last.pop_back();
   if (close(got, parts.front()) || (!but_last.empty() && close(got, summed(but_last)))) {
@@ -150,6 +163,15 @@ void gradients(const ReplicatedBackward& yours, int replicas) {
   result(got);
 }
 
+void sizes_of_parts(const ReplicatedBackward& yours) {
+  const auto net = new_net();
+  step_of(yours)(*net, images(7), 3);
+  const auto got = fmt::format("{}", fmt::join(*net->parts, ", "));
+  expect(got == "3, 2, 2", "7 images on 3 replicas: parts of 3, 2, 2", got,
+         "a part has a rounded size, as those of torch::chunk, or the rest: torch::tensor_split");
+  result(gradients_after(*net));
+}
+
 void second_call(const ReplicatedBackward& yours) {
   const auto batch = images();
   const auto net = new_net();
@@ -170,6 +192,7 @@ void grade(Grader& grader, const ReplicatedBackward& yours) {
     grader.property(fmt::format("five images on {} replica{}", replicas, replicas == 1 ? "" : "s"),
                     1, [&](Group) { gradients(yours, replicas); });
   }
+  grader.property("seven images on 3 replicas", 1, [&](Group) { sizes_of_parts(yours); });
   grader.property("gradients add up over two calls", 1, [&](Group) { second_call(yours); });
   const auto batch_of_64 = [] { return random_batch(64); };
   grader.compare_times(

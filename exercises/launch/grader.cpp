@@ -104,7 +104,10 @@ void failure(const Launch& yours, const std::string& what, int expected,
   });
   const auto where = fmt::format("rank 1 of 3 {}: exit code {}", what, expected);
   expect(!reports->waited, where, "rank 0 still waited after 3 seconds",
-         "the ranks that wait for the failed one are not killed");
+         code == expected || code == 0
+             ? "the ranks that wait for the failed one are not killed"
+             : "the ranks that wait for the failed one are not killed: wait for any rank to end, "
+               "not for one after the other");
   expect(code != 7, where, "7, of rank 2, half a second later",
          "the ranks that wait for the failed one are not killed, or a signal has no exit code of "
          "its own: WIFSIGNALED");
@@ -210,6 +213,11 @@ void resumes(const Launch& yours) {
                                    : "a step is left out or done twice after the snapshot");
   expect(killed.now.value == whole.now.value, "the state of a training without a kill",
          "another state", "the snapshot is written at other places than after its steps");
+  Training odd;
+  odd.snapshot.finished = 4;  // of a run with another save_every
+  odd.run(yours, -1);
+  expect(text(odd.saves) == "6 9 10", "resumed after 4 steps: snapshots after 6, 9 and 10",
+         text(odd.saves), "saves are counted from the step of the resume, and not from step 0");
   result(torch::tensor(killed.now.value));
 }
 

@@ -92,7 +92,9 @@ std::string meaning_of_unchanged(const Step& step) {
   }
   if (!unchanged.logical_or(step.got == step.expected).all().item<bool>()) return "";
   if (!(unchanged == everywhere).all().item<bool>() && !everywhere.any().item<bool>()) {
-    return "each rank has the new weights of its own range only: nothing is sent";
+    return unchanged.any(0).all().item<bool>()
+               ? "each rank has the new weights of its own range only: nothing is sent"
+               : "the ranges of some ranks are not sent: each rank is the root of one broadcast";
   }
   return everywhere.nonzero().min().item<std::int64_t>() >= count / ranks * ranks
              ? "the last weights are in no range where the ranks do not divide their number"
