@@ -30,7 +30,7 @@ ALL = programs.FAULTS | programs.LATER | programs.LAST | programs.OTHERS
 def test_a_faulty_program_is_named_by_its_kind(name: str, recordings: Path) -> None:
     program, options, kind = ALL[name]
     found = compare_fingerprints(
-        programs.path_of(recordings, program, 2, name, options),
+        programs.path_of(recordings, program, programs.RANKS.get(name, 2), name, options),
         programs.path_of(recordings, program, 1, "", options)).splitlines()
     assert found[-1].startswith(f"{kind}: "), found
     assert kind != "unknown" or sum(line.startswith("excluded: ") for line in found) == 20
