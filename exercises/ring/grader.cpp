@@ -39,7 +39,7 @@ void sum(const Ring& yours, torch::Tensor& tensor, const ProcessGroup& group) {
     const auto has = [&](const char* text) { return what.find(text) != std::string_view::npos; };
     const std::string got(what.substr(0, what.find('\n')));
     if (has("this rank expected")) {
-      const bool dtype = has("sent long") && has("expected float");
+      const bool dtype = has("sent Long") && has("expected Float");
       throw Wrong{"a rank receives a part of the size and dtype that its neighbour sends", got,
                   dtype ? "torch::empty() makes floats: empty_like(part)"
                         : "sender and receiver mean different parts: the part that rank r receives "
