@@ -147,7 +147,7 @@ void time_steps(const std::vector<std::string>& arguments) {
   const auto inputs = read_inputs(arguments.at(2));
   std::vector<std::pair<std::string, Wrapped>> networks = {
       {"exported", std::make_shared<ExportedModule>(arguments.at(1))}};
-  if (inputs.begin()->second.dim() == 4) {
+  if (inputs.begin()->second.dim() == 4 && inputs.begin()->second.size(1) == 1) {  // BasicNet's
     for (const auto math : {mnist::Math::kReference, mnist::Math::kFast}) {
       networks.emplace_back(math == mnist::Math::kFast ? "fast" : "reference",
                             mnist::make_basic_net({.math = math}));
