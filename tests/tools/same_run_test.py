@@ -224,11 +224,13 @@ def changed(world: int, rank: int, step: int, **changes: object) -> list[list[Re
     return run
 
 
-def gradient_of(numbers: list[float], on_ranks: int = 2) -> list[list[Record]]:
+def gradient_of(numbers: list[float], step: int = 2, **changes: object) -> list[list[Record]]:
+    """`changes` are those of rank 1."""
     run = sketched(2)
-    for rank in range(on_ranks):
-        run[rank][1]["sketches"]["gradients"] = {"conv1": [5.0, *numbers]}
-        run[rank][1] |= {"gradients": {"conv1": f"changed{numbers}"}, "scale": 1024.0}
+    for rank in range(2):
+        run[rank][step - 1]["sketches"]["gradients"] = {"conv1": [5.0, *numbers]}
+        run[rank][step - 1] |= {"gradients": {"conv1": f"changed{numbers}"}, "scale": 1024.0}
+    run[1][step - 1] |= changes
     return run
 
 
@@ -237,7 +239,11 @@ def gradient_of(numbers: list[float], on_ranks: int = 2) -> list[list[Record]]:
     (changed(2, 1, 3, collectives=[["all_reduce", 8]]), "skipped-collective", "step 3: rank 0"),
     ([sketched(2)[0], sketched(2)[1][:3]], "uneven-steps", "[4, 3]"),
     (changed(2, 1, 4, samples=[18, 19, 16]), "padding", "1 of 17 samples"),
-    (changed(2, 1, 4, samples=[98, 99]), "another-order", "2 of 16 samples of B are missing"),
+    (gradient_of([9.0, -7.0, 1.0, 0.0], 4, samples=[98, 99]), "another-order",
+     "2 of 16 samples of B are missing"),
+    (changed(2, 1, 4, samples=[98, 99]), "rounding", "gradients 0.0e+00"),
+    (gradient_of([9.0, -7.0, 1.0, 0.0], 3, samples=[14]), "uneven-steps",
+     "samples of A's ranks: [2, 1]"),
     (changed(2, 1, 4, rates=[0.2]), "schedule-per-rank", "step 4: [[0.1], [0.2]]"),
     (changed(2, 1, 2, weights={"conv1": "9999"}), "optimizer-per-rank", "1 tensor"),
     (gradient_of([1024 * x for x in GRADIENT]), "not-unscaled", "1024 times"),
