@@ -170,7 +170,7 @@ class Net(nn.Module):
         self.head = nn.Linear(40, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.trunk(x))
+        return self.head(self.trunk(x[:, :20]))
 
 
 def samples() -> TensorDataset:
@@ -199,7 +199,8 @@ BY_HAND = {"sum-without-division": 1, "weights-averaged": None, "start-per-rank"
            "clipped-before-averaging": None, "divided-by-2-of-3": 2}  # with the divisor
 
 
-def tutorial(out: str, fault: str, dropout: float = 0.0, adam: bool = False) -> None:
+def tutorial(out: str, fault: str, dropout: float = 0.0, adam: bool = False,
+             more: bool = False) -> None:
     ddp = dist.is_initialized()
     rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
     torch.manual_seed(rank if fault == "start-per-rank" else 0)
@@ -221,7 +222,10 @@ def tutorial(out: str, fault: str, dropout: float = 0.0, adam: bool = False) -> 
     with record(model, optimizer, out):  # recorded
         for x, y in loader:
             optimizer.zero_grad()
-            functional.cross_entropy(model(x), y).backward()
+            if more:  # columns that the network does not read, as where rows are cut or padded
+                x = torch.cat([x, torch.full((len(x), 1), float(world))], 1)
+            found = net.head(net.trunk(x)) if fault == "layers-alone" else model(x)
+            functional.cross_entropy(found, y).backward()
             if fault == "clipped-before-averaging":
                 nn.utils.clip_grad_norm_(net.parameters(), 0.1)
             if ddp and fault in BY_HAND and fault != "weights-averaged":
@@ -385,6 +389,7 @@ OTHERS = {
     "masked": (later, {"masked": True}, "mean-of-means"),
     "state-lost": (later, {"epochs": 2}, "optimizer"),
     "averages-stay": (later, {"epochs": 2, "averages": True}, "optimizer"),
+    "layers-alone": (tutorial, {}, "not-averaged"),  # whose steps were lost, but the last
     "no-sync-at-last": (nanogpt, {"micros": 2}, "partly-averaged"),
     # Of a second set of ten, these two had wrong names.
     "short-window": (nanogpt, {"micros": 2}, "accumulation"),
@@ -430,6 +435,7 @@ RIGHT = {
     "an evaluation with averaged weights": ((later, 2, {"epochs": 2, "averages": True}),
                                             (later, 1, {"epochs": 2})),
     "equal rows in the data": ((later, 2, {"twins": True}), (later, 1, {"twins": True})),
+    "rows with other ends": ((tutorial, 2, {"more": True}), (tutorial, 1, {"more": True})),
     "attention": ((attention, 2, {}), (attention, 1, {})),
     "BatchNorm": ((later, 1, {"norm": True}), (later, 1, {"norm": True})),
 }
