@@ -89,9 +89,7 @@ class record(contextlib.ExitStack):  # a function to its users
                  self.optimizer.register_step_pre_hook(self.before_step),
                  self.optimizer.register_step_post_hook(self.after_step)]
         if self.wrapper is not self.model:  # write() before it copies buffers
-            hooks.append(self.wrapper.register_forward_pre_hook(lambda *_: (
-                self.write(), self.extend("wrapper_forwards", [1]))[0]
-                if torch.is_grad_enabled() else None))
+            hooks.append(self.wrapper.register_forward_pre_hook(self.wrapper_forward))
         hooks += [p.register_hook(functools.partial(self.backward, name))
                   for name, p in self.parameters.items() if p.requires_grad]
         self.patch(torch.Tensor, "backward", lambda loss, *_, **__: self.extend(
@@ -128,6 +126,11 @@ class record(contextlib.ExitStack):  # a function to its users
         sizes = [t.numel() * t.element_size() for one in (*args, *kwargs.values())
                  for t in (one if isinstance(one, list) else [one]) if isinstance(t, torch.Tensor)]
         self.extend("collectives", [[name, sum(sizes)]])
+
+    def wrapper_forward(self, *_: Any) -> None:
+        if torch.is_grad_enabled():
+            self.write()
+            self.extend("wrapper_forwards", [1])
 
     def forward(self, module: torch.nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         if not torch.is_grad_enabled():  # an evaluation, perhaps with averaged weights
