@@ -88,6 +88,8 @@ class record(contextlib.ExitStack):  # a function to its users
         hooks = [self.model.register_forward_pre_hook(self.forward, with_kwargs=True),
                  self.optimizer.register_step_pre_hook(self.before_step),
                  self.optimizer.register_step_post_hook(self.after_step)]
+        hooks += [module.register_forward_pre_hook(self.leaf_forward)
+                  for module in self.model.modules() if [*module.parameters(recurse=False)]][:1]
         if self.wrapper is not self.model:  # write() before it copies buffers
             hooks.append(self.wrapper.register_forward_pre_hook(self.wrapper_forward))
         hooks += [p.register_hook(functools.partial(self.backward, name))
@@ -139,10 +141,12 @@ class record(contextlib.ExitStack):  # a function to its users
         inputs = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor) and t.dim()]
         if inputs and module.training and self.recorded():
             self.extend("rows", [digest(row, padded=True)[:8] for row in inputs[0]])
-            kind = inputs[0].device.type
-            if torch.is_autocast_enabled(kind):
-                is_bf16 = torch.get_autocast_dtype(kind) == torch.bfloat16
-                self.window["precision"] = "bf16" if is_bf16 else "fp16"
+
+    def leaf_forward(self, leaf: torch.nn.Module, *_: Any) -> None:  # within accelerate's autocast
+        kind = next(leaf.parameters()).device.type
+        if torch.is_autocast_enabled(kind) and torch.is_grad_enabled():
+            is_bf16 = torch.get_autocast_dtype(kind) == torch.bfloat16
+            self.window["precision"] = "bf16" if is_bf16 else "fp16"
 
     def backward(self, name: str, gradient: torch.Tensor) -> None:
         if self.recorded():

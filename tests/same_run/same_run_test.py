@@ -23,7 +23,7 @@ def record_programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-ALL = programs.FAULTS | programs.LATER | programs.LAST | programs.OTHERS
+ALL = programs.FAULTS | programs.LATER | programs.LAST | programs.OTHERS | programs.FOURTH
 
 
 @pytest.mark.parametrize("name", ALL)
