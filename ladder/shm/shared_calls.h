@@ -13,6 +13,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -202,8 +203,8 @@ class SharedCalls {
 
   void require_same_call(const Call& call, int rank, const Slot& slot,
                          const std::string& text) const {
-    const std::string theirs = slot.call.data();
-    if (theirs == text.substr(0, kCallBytes)) return;
+    const std::string_view theirs = slot.call.data();
+    if (theirs == std::string_view(text).substr(0, kCallBytes)) return;
     fail(call, fmt::format("rank {} called {}, this rank called {}", rank, theirs, text),
          "all ranks must call the same collectives, in the same order, with tensors of one shape");
   }

@@ -31,6 +31,7 @@ using Tensors = std::vector<at::Tensor>;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
 constexpr const char* kName = "shm";
+constexpr std::int64_t kFew = 4096;  // elements
 
 SharedMemory::AllGather all_gather_in(const C10dStore& store, const char* name, int rank,
                                       int world_size) {
@@ -196,10 +197,40 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
   // With the result `here`, or on other ranks alone.
   C10dWork reduced(const SharedMemory::Call& call, const Tensors& tensors,
                    c10d::ReduceOp::RedOpType op, std::chrono::milliseconds timeout, bool here) {
+    const auto& tensor = tensors.front();
+    if (here && op == c10d::ReduceOp::SUM && tensor.is_contiguous() && tensor.numel() <= kFew) {
+      switch (tensor.scalar_type()) {
+        case at::kFloat:
+          return summed<float>(call, tensors, timeout);
+        case at::kDouble:
+          return summed<double>(call, tensors, timeout);
+        case at::kLong:
+          return summed<std::int64_t>(call, tensors, timeout);
+        default:
+          break;
+      }
+    }
     const at::AutoDispatchBelowADInplaceOrView plain;
-    const auto result = tensors.front().contiguous();
+    const auto result = tensor.contiguous();
     reduce(call, result, op, timeout, here ? result.view(-1) : at::Tensor());
-    if (here && !result.is_same(tensors.front())) tensors.front().copy_(result);
+    if (here && !result.is_same(tensor)) tensor.copy_(result);
+    return completed(tensors);
+  }
+
+  // Of few elements: their addition in LibTorch takes longer than the exchange.
+  template <typename Element>
+  C10dWork summed(const SharedMemory::Call& call, const Tensors& tensors,
+                  std::chrono::milliseconds timeout) {
+    auto* const sums = tensors.front().mutable_data_ptr<Element>();
+    const auto add = [&](int rank, std::size_t offset, std::span<const std::byte> bytes) {
+      auto* sum = sums + offset / sizeof(Element);
+      const auto* const begin = reinterpret_cast<const Element*>(bytes.data());
+      for (const auto* part = begin; part != begin + bytes.size() / sizeof(Element);
+           ++part, ++sum) {
+        *sum = rank == 0 ? *part : *sum + *part;
+      }
+    };
+    exchange_bytes(call, tensors.front(), timeout, add);
     return completed(tensors);
   }
 
@@ -375,9 +406,8 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
   }
 
   template <typename ConsumePiece>
-  void exchange(SharedMemory::Call call, const at::Tensor& own, std::chrono::milliseconds timeout,
-                const ConsumePiece& consume) {
-    call.form += fmt::format("{}{}", call.form.empty() ? "" : ", ", own.dtype().name());
+  void exchange(const SharedMemory::Call& call, const at::Tensor& own,
+                std::chrono::milliseconds timeout, const ConsumePiece& consume) {
     const auto size = static_cast<std::size_t>(own.element_size());
     const auto consume_bytes = [&](int rank, std::size_t offset, std::span<const std::byte> bytes) {
       const auto piece =
@@ -385,8 +415,15 @@ class GlooAndSharedMemory : public Gloo, public SharesTensors {
                         {static_cast<std::int64_t>(bytes.size() / size)}, own.options());
       consume(rank, piece, static_cast<std::int64_t>(offset / size));
     };
+    exchange_bytes(call, own, timeout, consume_bytes);
+  }
+
+  void exchange_bytes(SharedMemory::Call call, const at::Tensor& own,
+                      std::chrono::milliseconds timeout, const SharedMemory::Consume& consume) {
+    if (!call.form.empty()) call.form += ", ";
+    call.form += own.dtype().name();
     memory_->exchange(call, {static_cast<const std::byte*>(own.const_data_ptr()), own.nbytes()},
-                      consume_bytes, timeout == c10d::kUnsetTimeout ? this->timeout() : timeout);
+                      consume, timeout == c10d::kUnsetTimeout ? this->timeout() : timeout);
   }
 
   std::shared_ptr<SharedMemory> memory_;
