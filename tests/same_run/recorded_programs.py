@@ -196,7 +196,8 @@ class HeadOutside(nn.Module):
 
 
 BY_HAND = {"sum-without-division": 1, "weights-averaged": None, "start-per-rank": None,
-           "clipped-before-averaging": None, "divided-by-2-of-3": 2}  # with the divisor
+           "clipped-before-averaging": None, "divided-by-2-of-3": 2,  # with the divisor
+           "reduced-to-rank-0": None}
 
 
 def tutorial(out: str, fault: str, dropout: float = 0.0, adam: bool = False,
@@ -228,7 +229,11 @@ def tutorial(out: str, fault: str, dropout: float = 0.0, adam: bool = False,
             functional.cross_entropy(found, y).backward()
             if fault == "clipped-before-averaging":
                 nn.utils.clip_grad_norm_(net.parameters(), 0.1)
-            if ddp and fault in BY_HAND and fault != "weights-averaged":
+            if fault == "reduced-to-rank-0":
+                for parameter in net.parameters():
+                    dist.reduce(parameter.grad, 0)
+                    parameter.grad /= world
+            elif ddp and fault in BY_HAND and fault != "weights-averaged":
                 average([p.grad for p in net.parameters()], BY_HAND[fault])
             optimizer.step()
             if fault == "weights-averaged":
@@ -276,7 +281,7 @@ class Quantized(nn.Linear):
 def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: float = 0.0,
           fp16: bool = False, size: int = BATCH, masked: bool = False, clip: float = 0.0,
           recorded_from: int = 0, averages: bool = False, twins: bool = False,
-          codebook: bool = False) -> None:
+          codebook: bool = False, views: bool = False) -> None:
     """A second loop of that kind, for faults that were thought of when the tool was finished."""
     ddp = dist.is_initialized()
     rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
@@ -322,8 +327,13 @@ def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: fl
                     optimizer.zero_grad()
                 starts_alone = ddp and fault == "no-sync-at-first" and number < 2
                 with model.no_sync() if starts_alone else contextlib.nullcontext():
+                    out_of = model(x)
+                    if views:
+                        with torch.set_grad_enabled(fault != "view-detached"):
+                            second = model(x + 1)
+                        out_of = out_of + second
                     loss = functional.cross_entropy(
-                        model(x), y, reduction="sum" if fault == "loss-summed" else "mean")
+                        out_of, y, reduction="sum" if fault == "loss-summed" else "mean")
                     if world > 1 and size % world and fault != "uneven":
                         loss = loss * len(x) * world / size
                     if masked and world > 1 and fault != "masked":
@@ -438,6 +448,9 @@ FOURTH = {
     "steps-twice": (later, {}, "step-without-batch"),
     "evaluated-in-training": (later, {"norm": True}, "statistics"),
     "in-bf16": (nanogpt, {}, "precision"),
+    # Of a sixth set: the second was called batch-size, the first had the wrong reasons.
+    "reduced-to-rank-0": (tutorial, {}, "changed-gradient"),
+    "view-detached": (later, {"views": True}, "detached"),
 }
 
 RANKS = {"evaluated-in-training": 1, "groups": 3, "divided-by-2-of-3": 3}  # others have 2
