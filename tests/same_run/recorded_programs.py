@@ -438,9 +438,8 @@ OTHERS = {
     "divided-by-2-of-3": (tutorial, {}, "summed"),  # of a third set: was unknown
 }
 
-# Of a fourth set of ten it named four. Three had wrong names: the codebook was called
-# optimizer-per-rank, a window that begins too early batch-size, a resume at the begin of the data
-# another-order. The first two stand for it here, the others were thought of then.
+# Of a fourth set of ten it named four. The codebook was called optimizer-per-rank, and tensors that
+# are clipped one by one were unknown. The other rows were thought of then.
 FOURTH = {
     "codebook-per-rank": (later, {"codebook": True}, "buffers-per-rank"),
     "clip-each-tensor": (later, {}, "clipping"),

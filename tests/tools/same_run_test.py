@@ -224,6 +224,15 @@ def changed(world: int, rank: int, step: int, **changes: object) -> list[list[Re
     return run
 
 
+def whole_batches(short: int) -> list[list[Record]]:
+    """Each rank of A takes the batch of all of B's, and has fewer samples in one step."""
+    run = sketched(2)
+    for step, rank in ((step, rank) for step in range(1, 5) for rank in range(2)):
+        run[rank][step - 1]["samples"] = [100 * step + 10 * rank + k
+                                          for k in range(2 if step == short else 4)]
+    return run
+
+
 def gradient_of(numbers: list[float], step: int = 2, **changes: object) -> list[list[Record]]:
     """`changes` are those of rank 1."""
     run = sketched(2)
@@ -239,6 +248,7 @@ def gradient_of(numbers: list[float], step: int = 2, **changes: object) -> list[
     (changed(2, 1, 3, collectives=[["all_reduce", 8]]), "skipped-collective", "step 3: rank 0"),
     ([sketched(2)[0], sketched(2)[1][:3]], "uneven-steps", "[4, 3]"),
     (changed(2, 1, 4, samples=[18, 19, 16]), "padding", "1 of 17 samples"),
+    (whole_batches(short=3), "per-device-batch", "step 1: 8 samples in A"),
     (gradient_of([9.0, -7.0, 1.0, 0.0], 4, samples=[98, 99]), "another-order",
      "2 of 16 samples of B are not in A"),
     (changed(2, 1, 4, samples=[98, 99]), "rounding", "gradients 0.0e+00"),
