@@ -5,6 +5,9 @@ bench/peers: equal bit for bit.
 Compared are all ranks in every step (samples, loss, averaged gradients, weights and buffers), and
 the record and the tensors of the end. The last batch of an epoch has one image: on two ranks, one
 rank has none. Stage 4 runs without SyncBatchNorm, because PyTorch's refuses tensors on the CPU.
+
+Stage 0 trains each recipe, the others one: matrix_test.py has the recipes of the stages among each
+other. With LADDER_FULL in the environment, each twin trains all.
 """
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from tests.support.programs import PYTHON, TORCHRUN, free_port, records
+from tests.support.programs import FULL, PYTHON, TORCHRUN, free_port, records
 from tests.support.twins import (PEERS, Command, Ended, in_reference_math, train_forked, trained,
                                  twin)
 from tests.support.ways import (ACCELERATE, CUDA_GRAPH, FULLY_SHARDED, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3,
@@ -40,6 +43,7 @@ MIXED = ("--mixed-precision", "bf16")
 PER_DEVICE = ("--batch-mode", "per-device")
 WIDE = ("--width", 2)
 DEPTH = {"stack": ("--depth", 2)}
+SOME = tuple(RECIPES) if FULL else ("convnet",)
 TWO = (TORCHRUN, "--standalone", "--nproc-per-node", 2)
 SCALAR = ("env", "ATEN_CPU_CAPABILITY=default")
 # With --cpu it would start one process; --multi_gpu needs no GPU.
@@ -99,23 +103,23 @@ GLOO = ("--backend", "gloo")  # sums of three and more round by their order, and
 UNDER_TORCHRUN = ddp("convnet", 2)._replace(cpp=(*TWO, "--no-python", STAGE3),
                                             python=(*TWO, PEERS / "ddp.py"))
 SPAWNED = ddp("basicnet", 2)
-DATA_PARALLEL = [Row((STAGE1, "--device-ids", "cpu"), twin("data_parallel.py"), recipe, batches=9,
-                     seen=500) for recipe in RECIPES]
-SINGLE = [row._replace(cpp=(STAGE0,), python=twin("single.py")) for row in DATA_PARALLEL]
-GRAPH = SINGLE[0]._replace(cpp=(CUDA_GRAPH,), python=twin("cuda_graph.py"))
+SINGLE = {recipe: Row((STAGE0,), twin("single.py"), recipe, batches=9, seen=500) for recipe in RECIPES}
+DATA_PARALLEL = [SINGLE[recipe]._replace(cpp=(STAGE1, "--device-ids", "cpu"),
+                                         python=twin("data_parallel.py")) for recipe in SOME]
+GRAPH = SINGLE["basicnet"]._replace(cpp=(CUDA_GRAPH,), python=twin("cuda_graph.py"))
 BEYOND = [
     *(spawned(ZERO_REDUNDANCY, "zero_redundancy.py", recipe, 2, batches=9, seen=65)
-      for recipe in RECIPES),
+      for recipe in SOME),
     *(spawned(PIPELINE, "pipeline.py", recipe, ranks, flags=("--schedule", schedule))
-      for recipe, ranks, schedule in (("basicnet", 2, "1f1b"), ("convnet", 2, "gpipe"),
-                                      ("basicnet", 4, "1f1b"), ("stack", 2, "1f1b"))),
+      for recipe, ranks, schedule in (("basicnet", 4, "1f1b"), ("convnet", 2, "gpipe"), *[
+          ("basicnet", 2, "1f1b"), ("stack", 2, "1f1b")] * FULL)),
     # fully_shard divides a sum, and DistributedDataParallel adds quotients: equal on two ranks. Its
     # gradients of each step, gathered, are those of stage 2; buffers stay those of each rank.
     in_scalar_math(spawned(STAGE2, "fully_sharded.py", "basicnet", 2, batches=9, seen=65)),
     *(in_scalar_math(spawned(FULLY_SHARDED, "fully_sharded.py", recipe, 2, batches=9, seen=65,
-                             shards=True)) for recipe in ("basicnet", "convnet", "stack"))]
+                             shards=True)) for recipe in SOME)]
 TABLE = [
-    *SINGLE,
+    *SINGLE.values(),
     GRAPH,
     *DATA_PARALLEL,
     UNDER_TORCHRUN,
@@ -123,7 +127,7 @@ TABLE = [
     ddp("convnet", 3, *GLOO, seen=2),  # one rank has no image to test
     ddp("basicnet", 2, flags=PER_DEVICE, steps=6),
     *(spawned(STAGE4, "ddp.py", recipe, 2, "--no-sync-bn", flags=BF16, epochs=1, batches=9, seen=65)
-      for recipe in RECIPES),
+      for recipe in SOME),
     Row((STAGE5,), twin("accelerated.py"), "basicnet", flags=MIXED),
     Row((STAGE5,), twin("accelerated.py"), "convnet", flags=WIDE),
     spawned(STAGE5, "accelerated.py", "basicnet", 2, rounded=True),
@@ -218,8 +222,8 @@ def test_fp16_scales_the_loss_alike(row: Row) -> None:
 
 
 def test_data_parallel_without_gpus_is_a_single_process() -> None:
-    for row, single in zip(DATA_PARALLEL, SINGLE):
-        _, theirs = row.trained()
+    for row in DATA_PARALLEL:
+        single, (_, theirs) = SINGLE[row.recipe], row.trained()
         assert "DataParallel runs the module alone" in theirs.done.stderr
         assert [theirs.result[key] for key in ("stage", "replicas", "weights_sha256")] == [
             "peer_data_parallel", 1, single.trained()[1].result["weights_sha256"]]
