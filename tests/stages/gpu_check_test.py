@@ -37,7 +37,7 @@ def test_every_check_is_well_on_the_cpu(tmp_path: Path, programs: Path) -> None:
     verdicts = [line.split()[:2] for line in done.stdout.split("\n\n")[0].splitlines()]
     assert [name for verdict, name in verdicts if verdict != "ok"] == [
         "memcheck_fp32", "memcheck_fp16", "twins"]
-    assert len(verdicts) == (48 if FULL else 31)
+    assert len(verdicts) == (48 if FULL else 34)
     for name in ("stage2_one", "stage3_torchrun", "syncbn_one", "exact_shared", "exact_all",
                  "first_epoch", "resumed"):
         assert re.search(rf"ok +{name} .*weights of (stage0|convnet|exact|unint)", done.stdout)
