@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pytest
 from tests.support.in_process import Start
 from tests.support.programs import ROOT
 
+sys.path.insert(0, str(ROOT / "tools"))
 TOOL = SimpleNamespace(**runpy.run_path(str(ROOT / "tools/same_run")))
 Record = dict[str, Any]
 Compare = Callable[[Any, Any], tuple[int, str]]

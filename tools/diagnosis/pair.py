@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two runs, as the hypotheses see them.
+
+A hypothesis is a function of a pair that returns a finding, or why it is excluded.
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .runs import Run
+from .vectors import Record, Vector, apart, fit, near, norm, sketch_of, vector
+
+
+@dataclass
+class Pair:
+    a: Run
+    b: Run
+    steps: list[int]
+    excluded: list[str] = field(default_factory=list)
+    # The first step that more than rounding is needed for; 0 = none. And all distances so far.
+    beyond: int = 0
+    distances: list[tuple[int, float, float]] = field(default_factory=list)
+
+    def names(self, kind: str, step: int) -> list[str]:
+        """The tensors that some rank of each run has."""
+        sides = [{name for record in run.at(step) for name in record["sketches"].get(kind, {})}
+                 for run in (self.a, self.b)]
+        return sorted(sides[0] & sides[1])
+
+    def whole(self, run: Run, kind: str, step: int, names: list[str]) -> Vector:
+        """Each tensor on the first rank that has it: the ranks of a pipeline have some each."""
+        return [x for name in names for x in next(
+            filter(None, (sketch_of(record, kind, name) for record in run.at(step))), [])]
+
+    def distance(self, kind: str, step: int) -> float:
+        names = self.names(kind, step)
+        return max(apart(self.whole(self.a, kind, step, names),
+                         self.whole(self.b, kind, step, names)),
+                   0.0) if names else 0.0
+
+    def samples(self, run: Run, step: int, kinds: tuple = ("samples", "rows")) -> list[list[Any]]:
+        """Of each rank: numbers if both runs have them, else hashes of rows; empty without any."""
+        for kind in kinds:
+            if all(record.get(kind) is not None for both in (self.a, self.b)
+                   for record in both.at(step)):
+                parts = [[str(one) for one in record[kind]] for record in run.at(step)]
+                return parts[:1] if is_pipeline(run, step) else parts
+        return []
+
+
+def is_pipeline(run: Run, step: int) -> bool:
+    """Each rank has tensors of its own, and the samples of all."""
+    names = [set(record["weights"]) for record in run.at(step)]
+    return len(names) > 1 and any(names) and sum(map(len, names)) == len(set().union(*names))
+
+
+def rounding_unit(pair: Pair) -> float:
+    low = {record.get("precision") for run in (pair.a, pair.b) for record in run.records.values()}
+    return 2.0**-15 if low & {"bf16", "fp16"} else 2.0**-24  # products of rounded numbers add up
+
+
+def samples_per_step(pair: Pair) -> int:
+    return max(sum(map(len, pair.samples(pair.b, pair.steps[0]))), 1)
+
+
+def steps_before(pair: Pair, step: int) -> int:
+    """Since the weights that both runs begin with."""
+    origins = [s for run in (pair.a, pair.b) for s, _ in run.starts if s < pair.steps[0]]
+    return step - 1 - max(origins, default=pair.steps[0] - 1)
+
+
+def bound(pair: Pair, step: int) -> float:
+    """The relative distance of gradients or weights that rounding explains: sqrt(n) roundings of n
+    terms, and their growth by a fifth per step, up to a half."""
+    terms = max(samples_per_step(pair), 64)
+    return min(32 * rounding_unit(pair) * math.sqrt(terms)
+               * 1.2 ** min(steps_before(pair, step), 200), 0.5)
+
+
+def explained(pair: Pair, step: int, gradients: float) -> tuple[float, float]:
+    """The distances of gradients and weights that the step before explains as well. A ReLU or a
+    maximum that flips gives a sample another gradient, and the weights follow."""
+    first = bound(pair, step)
+    if not steps_before(pair, step):
+        return first, first
+    before = pair.distances[-1][2] if pair.distances else first
+    flipped = min(0.5, max(100 * before, 6 / samples_per_step(pair))) if before else first
+    old = pair.b.before(step)
+    names = pair.names("weights", step)
+    moved_by = apart(vector(old[0], "weights", names),
+                     vector(pair.b.at(step)[0], "weights", names)) if old else 1.0
+    return max(first, flipped), max(first, 1.5 * before + moved_by * min(1.0, 10 * gradients))
+
+
+def disagreeing(run: Run, kind: str, step: int) -> set[str]:
+    """The tensors that differ between the ranks that have them."""
+    hashes: dict[str, set[str]] = {}
+    for record in run.at(step):
+        for name, text in record[kind].items():
+            hashes.setdefault(name, set()).add(text)
+    return {name for name, texts in hashes.items() if len(texts) > 1}
+
+
+def only_in_a(pair: Pair, kind: str, step: int) -> set[str]:
+    """Those that differ between the ranks of A, and not between those of B."""
+    return disagreeing(pair.a, kind, step) - disagreeing(pair.b, kind, step)
+
+
+def moved(run: Run, step: int) -> bool:
+    return any(old["weights"] != new["weights"] for old, new in zip(run.before(step), run.at(step)))
+
+
+def measure(pair: Pair, step: int, largest: float) -> tuple[float, float, float]:
+    """Distances of gradients and weights, and the largest gradient so far: gradients shrink, and
+    the last bits of earlier ones do not."""
+    weights, gradients = pair.distance("weights", step), 0.0
+    if not disagreeing(pair.a, "gradients", step):  # else the weights decide, as with ZeRO
+        size = norm(pair.whole(pair.b, "gradients", step, pair.names("gradients", step)))
+        largest = max(largest, size)
+        gradients = pair.distance("gradients", step) * (size / largest if largest else 1.0)
+    return gradients, weights, largest
+
+
+@dataclass
+class Finding:
+    kind: str
+    sentence: str
+    evidence: list[str]
+    step: int = 0  # where it begins; 0 = at the first one
+
+
+Answer = Finding | str
+
+
+def flat(lists: list[list[Any]]) -> list[Any]:
+    return [one for part in lists for one in part]
+
+
+def mean_loss(run: Run, step: int) -> float:
+    """Mean over the ranks of the losses of their backward passes; NaN if they are not recorded."""
+    records = run.at(step)
+    found = [one for r in records for one in r.get("losses") or [r.get("loss_value")]]
+    if not all(isinstance(one, (int, float)) for one in found):
+        return math.nan
+    return sum(found) / run.world() / scale_of(run, step)
+
+
+def has_effect(pair: Pair, step: int) -> bool:
+    """Whether the gradients differ by more than rounding; yes if none are recorded."""
+    return not pair.names("gradients", step) or pair.distance("gradients", step) > bound(pair, step)
+
+
+def gradient_norms(records: list[Record], names: Iterable[str]) -> list[float]:
+    """Of the tensors that have a gradient."""
+    return [sketch[0] for record in records for name in names
+            if (sketch := record["sketches"].get("gradients", {}).get(name))]
+
+
+def locals_of(run: Run, step: int, names: list[str]) -> list[Vector]:
+    """The gradients of the ranks before they are averaged; empty if they are not recorded."""
+    records = run.at(step)
+    if not all(name in r["sketches"].get("local", {}) for r in records for name in names):
+        return []
+    return [vector(record, "local", names) for record in records]
+
+
+def numbers(factors: list[float]) -> str:
+    return ", ".join(f"{factor:.3g}" for factor in factors)
+
+
+def scale_of(run: Run, step: int) -> float:
+    """Of the loss."""
+    return run.at(step)[0].get("scale") or 1.0
+
+
+def factor_of_mean(pair: Pair, run: Run, step: int) -> float:
+    """A gradient over the mean of those of its ranks: 1, if nothing but averaging happened to it;
+    less, if it is clipped. NaN if it is no multiple of the mean."""
+    names = pair.names("gradients", step)
+    own = locals_of(run, step, names)
+    factors, rest = fit(pair.whole(run, "gradients", step, names), own) if own else ([], math.inf)
+    if rest > 0.02 or not all(near(f, factors[0]) for f in factors):
+        return math.nan
+    return factors[0] * len(own) * scale_of(run, step)
+
+
+def averages_right(pair: Pair, step: int) -> bool:
+    return near(factor_of_mean(pair, pair.a, step), 1)
+
+
+def count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hypotheses about losses, buffers and optimizers."""
+from __future__ import annotations
+
+import math
+
+from .pair import (Answer, Finding, Pair, averages_right, bound, count, disagreeing, gradient_norms,
+                   has_effect, mean_loss, only_in_a)
+from .runs import STATISTICS, weights_apart
+from .vectors import apart, mean, near, sketch_of, vector
+
+
+def statistics(pair: Pair, step: int) -> Answer:
+    """Running statistics after a step, where all gradients so far are those of B."""
+    if step not in pair.steps:
+        return "running statistics: not recorded"
+    names = [n for n in pair.names("buffers", step) if n.endswith(STATISTICS[:2])]
+    found = [n for n in names if apart(*(pair.whole(run, "buffers", step, [n])
+                                         for run in (pair.a, pair.b))) > max(
+                                             0.02, 10 * bound(pair, step))]
+    if not found:
+        return "running statistics: those of B"
+    return Finding("statistics", "A has the gradients of B and other running statistics: it "
+                   "evaluates in training mode, or BatchNorm has another momentum", [
+                       f"step {step}: {len(found)} of {len(names)} differ, such as {found[0]}"])
+
+
+def another_loss(pair: Pair) -> Answer:
+    """Another loss of the same weights and samples."""
+    step = pair.beyond
+    of_a, of_b = (mean_loss(run, step) for run in (pair.a, pair.b))
+    before = [old[0] if old else {} for old in (pair.a.before(step), pair.b.before(step))]
+    if math.isnan(of_a + of_b) or not all(before) or not pair.samples(pair.a, step):
+        return "loss: losses, samples or the weights before are not recorded"
+    windows = [len(run.at(step)[0].get("losses", [])) for run in (pair.a, pair.b)]
+    text = f"step {step}: the loss is {of_a:.7g} in A, {of_b:.7g} in B"
+    if near(of_a, of_b, 1e-5 + 10 * weights_apart(*before)) or windows[0] != windows[1]:
+        return text + "; so the difference is in the backward pass or behind it"
+    if not averages_right(pair, step):
+        return text
+    if isinstance(answer := statistics(pair, step - 1), Finding):
+        return Finding(answer.kind, "A computes another loss with other running statistics: its "
+                       "BatchNorm has another momentum, or it evaluates in training mode",
+                       [*answer.evidence, text])
+    return Finding("another-loss", "A computes another loss of the same weights and samples: other "
+                   "labels, masks or reductions, a formula that needs the samples of all ranks, or "
+                   "a part of the network that computes something else", [text])
+
+
+def precision(pair: Pair) -> Answer:
+    of_a, of_b = (" and ".join(sorted({record.get("precision", "fp32") for record in
+                                       run.records.values()})) for run in (pair.a, pair.b))
+    if of_a == of_b:
+        return f"precision: {of_a} in both"
+    return Finding("precision", f"A computes in {of_a}, B in {of_b}", [
+        f"step {pair.distances[-1][0]}: gradients {pair.distances[-1][1]:.1e} from those of B"])
+
+
+def batch_norm(pair: Pair) -> Answer:
+    """Statistics of each rank's part, whose mean over the ranks is that of B."""
+    step = pair.beyond
+    names = [n for n in pair.names("buffers", step) if n.endswith("running_mean")]
+    if not names or pair.a.world() < 2:
+        return "BatchNorm: " + ("one rank" if names else "no running mean")
+    parts = [vector(record, "buffers", names) for record in pair.a.at(step)]
+    of_b = pair.whole(pair.b, "buffers", step, names)
+    own, together = max(apart(part, of_b) for part in parts), apart(mean(parts), of_b)
+    if own < 1e-4:
+        return f"BatchNorm: running means are those of B, up to {own:.1g}"
+    evidence = [f"step {step}: running means of a rank are {own:.1e} from those of B, their mean "
+                f"over the ranks {together:.1e}"]
+    if together < 0.1 * own:
+        return Finding("batch-norm-per-rank", "each rank of A normalises with the statistics of "
+                       "its own part: BatchNorm is not synchronised", evidence)
+    return "BatchNorm: " + evidence[0]
+
+
+def buffers(pair: Pair) -> Answer:
+    """Buffers of each rank's part, such as a codebook that is a moving average."""
+    sides = pair.a.before(pair.beyond), pair.b.before(pair.beyond)
+    names = [n for n in pair.names("buffers", pair.beyond) if not n.endswith(STATISTICS)]
+    found = [n for n in names if all(sides) and len({r["buffers"].get(n) for r in sides[0]}) > 1
+             and len({r["buffers"].get(n) for r in sides[1]}) == 1 and max(
+                 apart(*(sketch_of(record, "buffers", n) for record in (one, sides[1][0])))
+                 for one in sides[0]) > bound(pair, pair.beyond)]
+    if not found or not has_effect(pair, pair.beyond):
+        return f"buffers: {count(len(names), 'one')} without a gradient, none per rank"
+    return Finding("buffers-per-rank", "each rank of A changes buffers by its own part, and in B "
+                   "they depend on all samples: they are not averaged over the ranks",
+                   [f"before step {pair.beyond}: {', '.join(found[:3])} differ between the ranks, "
+                    "and from B"])
+
+
+def optimizers(pair: Pair) -> Answer:
+    """Equal gradients, and weights that differ between the ranks."""
+    step = pair.beyond
+    if disagreeing(pair.a, "gradients", step) or not only_in_a(pair, "weights", step):
+        return "optimizers per rank: " + (
+            "the gradients differ already" if disagreeing(pair.a, "gradients", step) else
+            "the weights are equal on all ranks")
+    return Finding("optimizer-per-rank", "the optimizers of A's ranks make different steps of "
+                   "equal gradients", [
+                       f"step {step}: {len(only_in_a(pair, 'weights', step))} tensors differ "
+                       "between the ranks after it"])
+
+
+def also_trained(pair: Pair) -> Answer:
+    """Gradients of parameters that have none in B."""
+    step = pair.beyond
+    of_a, of_b = ({n for r in run.at(step) for n in r["gradients"]} for run in (pair.a, pair.b))
+    found = [n for n in sorted(of_a - of_b) if n in pair.names("weights", step) and apart(
+        *(pair.whole(run, "weights", step, [n]) for run in (pair.a, pair.b))) > bound(pair, step)]
+    if not found or not of_b:
+        return "parameters with a gradient: those of B"
+    zero = not any(gradient_norms(pair.a.at(step), found))
+    return Finding("also-trained", "the optimizer of A moves parameters that have no gradient in "
+                   "B: " + ("zeros take the place of no gradient, as after "
+                            "zero_grad(set_to_none=False)" if zero else
+                            "they are frozen, unused or tied there"),
+                   [f"step {step}: {count(len(found), 'parameter')}, such as {found[0]}"])
+
+
+def optimizer(pair: Pair) -> Answer:
+    """Equal gradients on both sides, and other weights after the step."""
+    step, gradients, weights = pair.distances[-1]
+    if disagreeing(pair.a, "gradients", step) or only_in_a(pair, "weights", step) or (
+            not pair.names("gradients", step) or gradients > bound(pair, step)):
+        return "optimizer: the gradients are not those of B"
+    names = pair.names("weights", step)
+    other = [n for n in names if apart(*(pair.whole(run, "weights", step, [n])
+                                         for run in (pair.a, pair.b))) > bound(pair, step)]
+    return Finding("optimizer", "A and B have other weights after equal gradients: other settings "
+                   "of the optimizer, a state that is not loaded, or something else that changes "
+                   "weights, such as averages that stay after an evaluation",
+                   [f"step {step}: gradients {gradients:.1e}, weights {weights:.1e} from B; "
+                    f"{len(other)} of {len(names)} tensors differ, such as {', '.join(other[:3])}"])
