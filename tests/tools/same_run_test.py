@@ -80,6 +80,7 @@ ONE = [record(1)]
 ENTRIES = {"positions": "positions", "loss": "loss", "gradients__conv2": "gradient of conv2",
            "gradients__conv1": "gradient of conv1", "weights__conv2": "weight of conv2",
            "weights__conv1": "weight of conv1"}
+MEANS = [f"norm{number}.running_mean" for number in reversed(range(9))]
 RANKS = [[record(1, rank), record(2, rank)] for rank in range(3)]
 
 
@@ -99,6 +100,8 @@ RANKS = [[record(1, rank), record(2, rank)] for rank in range(3)]
      "step 1, rank 1, positions: "),
     (ONE, [record(1, weights={"conv2": "dddd1"})], 1,
      "step 1, rank 0, weight of conv1: dddd2 in A, nothing in B"),
+    ([record(1, weights=dict.fromkeys(MEANS, "a"))], [record(1, weights=dict.fromkeys(MEANS, "b"))],
+     1, f"step 1, rank 0, buffer of {MEANS[0]}: a in A, b in B"),
     ([record(s) for s in (1, 2, 3)], [record(s) for s in (1, 2)], 0,
      "no difference in 2 records of 1 rank; A has 1 more"),
     ([record(s) for s in (2, 4, 6)], [record(s) for s in (3, 6)], 0,

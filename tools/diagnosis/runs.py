@@ -183,7 +183,7 @@ def part_buffers(a: Run, b: Run) -> None:
     for record in (*records, *a.starts.values(), *b.starts.values()):
         for kinds in (record, record["sketches"]):
             weights = kinds.get("weights", {})
-            kinds["buffers"] = {name: weights.pop(name) for name in buffers & weights.keys()}
+            kinds["buffers"] = {name: weights.pop(name) for name in [*weights] if name in buffers}
 
 
 def weights_apart(one: Record, other: Record) -> float:
