@@ -179,18 +179,20 @@ TUNED = tuple(twin(script, "--recipe", "convnet", "--epochs", 1, "--limit-train"
 
 def setup_module() -> None:
     """Trains programs and twins at the same time, the twins in forks that start quickly. The rows
-    of launchers, and one of --nprocs, start as a user starts them."""
-    rows = [row for row in (*TABLE, *SCALED) if row.python[0] == PYTHON and row != SPAWNED]
+    of launchers start as a user starts them, and with LADDER_FULL one of --nprocs."""
+    rows = [row for row in (*TABLE, *SCALED) if not (FULL and row == SPAWNED)]
     pairs = [*(row.commands() for row in rows), *(commands for commands, *_ in DEFAULTS)]
+    plain, scalar = ([python for _, python in pairs if python[:len(start)] == start]
+                     for start in ((PYTHON,), (*SCALAR, PYTHON)))
     with ThreadPoolExecutor(1) as pool:
-        twins = pool.submit(train_forked, [*(python for _, python in pairs), *EIGHT_STEPS, *TUNED],
-                            FOLDER)
-        for cpp, _ in pairs:
-            trained(cpp, parent=FOLDER)
-        for row in TABLE:
-            if row not in rows:
-                row.trained()
-        twins.result()
+        twins = [pool.submit(train_forked, commands, FOLDER)
+                 for commands in ([*plain, *EIGHT_STEPS, *TUNED], scalar)]
+        for cpp, python in pairs:
+            trained(cpp, *[python] * (python not in plain + scalar), parent=FOLDER)
+        if FULL:
+            SPAWNED.trained()
+        for ended in twins:
+            ended.result()
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)

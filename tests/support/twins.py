@@ -85,16 +85,19 @@ def trained(*commands: Command, parent: Path) -> list[Ended]:
 
 def train_forked(commands: list[Command], parent: Path) -> None:
     """Runs twins on the CPU, one after the other, in forks of one process that has imported their
-    packages; with --nprocs 2 in two forks, as a launcher would. `trained` returns them from then on.
-    Fails unless each ends well."""
+    packages; with --nprocs 2 in two forks, as a launcher would. What comes before Python, such as
+    `env NAME=VALUE`, is that of the first command. `trained` returns them from then on. Fails unless
+    each ends well."""
+    before = commands[0].index(PYTHON)
     stems = [Path(tempfile.mkdtemp(dir=parent)) / "a" for _ in commands]
-    plan = [{"program": [*map(str, (*command[1:], *recorded(stem)))], "folder": str(stem.parent),
+    plan = [{"program": [*map(str, (*command[before + 1:], *recorded(stem)))],
+             "folder": str(stem.parent),
              "ranks": command[command.index("--nprocs") + 1] if "--nprocs" in command else 1}
             for command, stem in zip(commands, stems)]
     path = Path(tempfile.mkdtemp(dir=parent)) / "plan.json"
     path.write_text(json.dumps(plan), encoding="utf-8")
     # OpenBLAS starts threads where numpy is imported; a process that has some must not fork.
-    done = launch(PYTHON, FORKED, path, seconds=600,
+    done = launch(*commands[0][:before], PYTHON, FORKED, path, seconds=600,
                   environment={"OPENBLAS_NUM_THREADS": 1, "CUDA_VISIBLE_DEVICES": ""})
     if done.code != 0:
         raise AssertionError(done.stderr)
