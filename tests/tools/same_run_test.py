@@ -248,7 +248,16 @@ def gradient_of(numbers: list[float], step: int = 2, **changes: object) -> list[
     return run
 
 
+def each_batch_twice() -> list[list[Record]]:
+    run = gradient_of([9.0, -7.0, 1.0, 0.0])
+    for own in run:
+        for step in (2, 4):
+            own[step - 1]["samples"] = own[step - 2]["samples"]
+    return run
+
+
 @pytest.mark.parametrize("a, kind, evidence", [
+    (each_batch_twice(), "repeated-batches", "the same 4 samples are in steps 1 to 2 of A"),
     (sketched(2), "rounding", "gradients 0.0e+00, weights 0.0e+00"),
     (changed(2, 1, 3, collectives=[["all_reduce", 8]]), "skipped-collective", "step 3: rank 0"),
     ([sketched(2)[0], sketched(2)[1][:3]], "uneven-steps", "[4, 3]"),
@@ -269,6 +278,37 @@ def test_kinds(compare: Compare, a: Any, kind: str, evidence: str) -> None:
     code, text = compare(a, sketched(1))
     assert (code, text.splitlines()[-1].split(": ")[0]) == (int(kind != "rounding"), kind), text
     assert evidence in text
+
+
+def test_ranks_that_clip_by_norms_of_their_own(compare: Compare) -> None:
+    a, b = sketched(2), sketched(1)
+    for run, factors in ((a, (0.5, 0.8)), (b, (0.5,))):
+        for own, factor in zip(run, factors):
+            for step in own[1:]:
+                step["gradients"] = {"conv1": f"times {factor}"}
+                step["sketches"]["gradients"] = {"conv1": [5.0, *(factor * x for x in GRADIENT)]}
+                step["sketches"]["weights"] = {"conv1": [9.0, 2.0 * len(run), 2.0, 3.0, 4.0]}
+    for step in b[0]:
+        step["sketches"]["local"] = {"conv1": GRADIENT}
+    _, text = compare(a, b)
+    assert "clipping: each rank of A clips by a norm of its own" in text
+    assert "factors of the mean are 0.5, 0.8" in text
+
+
+@pytest.mark.parametrize("passes, why", [(1, "another momentum"), (2, "activation checkpointing")])
+def test_statistics_tell_more_passes_from_another_momentum(compare: Compare, passes: int,
+                                                           why: str) -> None:
+    a, b = sketched(2), sketched(1)
+    for run, mean, times in ((a, 0.5, passes), (b, 0.25, 1)):
+        for step in (step for own in run for step in own):
+            count = float(times * step["step"])
+            for name, numbers in (("running_mean", [mean * count] * 5),
+                                  ("num_batches_tracked", [count] * 5)):
+                step["weights"][f"norm.{name}"] = str(numbers)
+                step["sketches"]["weights"][f"norm.{name}"] = numbers
+    _, text = compare(a, b)
+    assert text.splitlines()[-1].startswith("statistics: ") and why in text.splitlines()[-1]
+    assert f"batches counted: {4 * passes} in A, 4 in B" in text
 
 
 def test_an_incomplete_last_line_is_ignored_with_a_note(compare: Compare, tmp_path: Path) -> None:

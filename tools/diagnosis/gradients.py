@@ -38,10 +38,23 @@ def not_trained(pair: Pair) -> Answer:
                    "lacks some", evidence)
 
 
+def scaled_per_rank(pair: Pair, names: list[str]) -> list[float]:
+    """The factors of A's ranks, if the gradient of each is a multiple of the mean; else empty."""
+    own = locals_of(pair.a, pair.beyond, names)
+    if len(own) < 2:
+        return []
+    found = [fit(vector(record, "gradients", names), own) for record in pair.a.at(pair.beyond)]
+    if any(rest > 0.02 or not all(near(f, row[0]) for f in row) for row, rest in found):
+        return []
+    return [row[0] * len(own) * scale_of(pair.a, pair.beyond) for row, _ in found]
+
+
 def weights_averaged(pair: Pair) -> Answer:
     """Gradients that differ between the ranks, and weights that do not."""
     step = pair.beyond
     differ = only_in_a(pair, "gradients", step)
+    if differ and scaled_per_rank(pair, sorted(differ)):
+        return "weights averaged instead of gradients: the gradients are averaged, and then scaled"
     if not differ or disagreeing(pair.a, "weights", step) or not moved(pair.a, step):
         return "weights averaged instead of gradients: " + (
             "the weights differ between the ranks" if differ else "the gradients are averaged")
@@ -74,8 +87,13 @@ def not_averaged(pair: Pair) -> Answer:
                 for f in row if abs(f) > 0.02):
             return Finding("partly-averaged", "the ranks of A average in groups and not all "
                            "together: the wrapper has another process group", evidence)
-        if not apart_alone and all(near(f, row[0]) for row, _ in rows for f in row):
-            return "averaging: right, and then another factor per rank: " + "; ".join(evidence[1:])
+        if not apart_alone and (factors := scaled_per_rank(pair, differ)):
+            text = f"the ranks' factors of the mean are {numbers(factors)}"
+            if factor_of_mean(pair, pair.b, step) < 0.98:
+                return Finding("clipping", "each rank of A clips by a norm of its own, such as "
+                               "that of the parameters that it optimizes, and B by that of all",
+                               [evidence[0], text])
+            return f"averaging: right, and then another factor per rank: {text}"
         if not apart_alone and fit(rows[0][0], [rows[-1][0]])[1] > 0.02:
             return Finding("partly-averaged", "a backward of the step is not averaged, so each "
                            "rank counts its own gradient more than those of the others", evidence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import groupby
 from typing import Any
 
 from .pair import (Answer, Finding, Pair, averages_right, count, flat, has_effect, is_pipeline,
@@ -157,10 +158,17 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
                      differs: list[int]) -> Finding:
     """Samples that differ in steps[i] for i in `differs`."""
     begins = [i for i in range(1, len(of_a)) if of_a[i] == of_a[0]]
-    if begins and begins[0] == differs[0] and of_b[begins[0]] != of_b[0]:
+    again = bool(begins) and all(x == y for x, y in zip(of_a, of_a[begins[0]:]))
+    if again and begins[0] == differs[0] and of_b[begins[0]] != of_b[0]:
         return Finding("set-epoch", "every epoch of A has the order of the first one: set_epoch "
                        "is not called", [f"step {pair.steps[begins[0]]} of A has the "
                                          f"{len(of_a[0])} samples of step {pair.steps[0]} again"])
+    times = [len([*same]) for _, same in groupby(of_a)]
+    if times[0] > 1 and len(times) > 1 and set(times[:-1]) == {times[0]}:
+        return Finding("repeated-batches", f"A reads each batch {times[0]} times in a row, as from "
+                       "an IterableDataset that its workers do not divide", [
+                           f"the same {len(of_a[0])} samples are in steps {pair.steps[0]} to "
+                           f"{pair.steps[times[0] - 1]} of A"])
     all_a, all_b = Counter(flat(of_a)), Counter(flat(of_b))
     step = pair.steps[differs[0]]
     parts = [[len(part) for part in pair.samples(run, step)] for run in (pair.a, pair.b)]

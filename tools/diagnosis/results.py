@@ -20,9 +20,16 @@ def statistics(pair: Pair, step: int) -> Answer:
                                              0.02, 10 * bound(pair, step))]
     if not found:
         return "running statistics: those of B"
-    return Finding("statistics", "A has the gradients of B and other running statistics: it "
-                   "evaluates in training mode, or BatchNorm has another momentum", [
-                       f"step {step}: {len(found)} of {len(names)} differ, such as {found[0]}"])
+    counters = [n for n in pair.names("buffers", step) if n.endswith(STATISTICS[2])]
+    passes = [sum(run.at(step)[0]["sketches"]["buffers"].get(n, [0.0])[0] for n in counters)
+              for run in (pair.a, pair.b)]
+    why = "other inputs of it, or BatchNorm has another momentum"
+    if passes[0] > passes[1]:
+        why = ("more forward passes of it in training mode: an evaluation, or activation "
+               "checkpointing, which repeats the forward")
+    return Finding("statistics", f"A has the gradients of B and other running statistics: {why}", [
+        f"step {step}: {len(found)} of {len(names)} differ, such as {found[0]}" + (
+            f"; batches counted: {passes[0]:.0f} in A, {passes[1]:.0f} in B" * bool(counters))])
 
 
 def another_loss(pair: Pair) -> Answer:
@@ -34,17 +41,19 @@ def another_loss(pair: Pair) -> Answer:
         return "loss: losses, samples or the weights before are not recorded"
     windows = [len(run.at(step)[0].get("losses", [])) for run in (pair.a, pair.b)]
     text = f"step {step}: the loss is {of_a:.7g} in A, {of_b:.7g} in B"
-    if near(of_a, of_b, 1e-5 + 10 * weights_apart(*before)) or windows[0] != windows[1]:
+    if near(of_a, of_b, 1e-5 + 10 * weights_apart(*before)):
         return text + "; so the difference is in the backward pass or behind it"
-    if not averages_right(pair, step):
+    if not averages_right(pair, step) or windows[0] != windows[1] and near(
+            of_a * windows[1], of_b * windows[0]):
         return text
     if isinstance(answer := statistics(pair, step - 1), Finding):
-        return Finding(answer.kind, "A computes another loss with other running statistics: its "
-                       "BatchNorm has another momentum, or it evaluates in training mode",
-                       [*answer.evidence, text])
+        return Finding(answer.kind, "A computes another loss with other running statistics" +
+                       answer.sentence[answer.sentence.index(":"):], [*answer.evidence, text])
     return Finding("another-loss", "A computes another loss of the same weights and samples: other "
-                   "labels, masks or reductions, a formula that needs the samples of all ranks, or "
-                   "a part of the network that computes something else", [text])
+                   "labels, masks, terms or reductions, a formula that needs the samples of all "
+                   "ranks, or a part of the network that computes something else" + (
+                       ", or has a state that the checkpoint lacks"
+                       if pair.b.shift and step == pair.steps[0] else ""), [text])
 
 
 def precision(pair: Pair) -> Answer:
