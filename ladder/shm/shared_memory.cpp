@@ -35,9 +35,9 @@ namespace ladder {
 namespace {
 
 using std::chrono::steady_clock;
-using Counter = std::atomic<std::uint32_t>;
+using Word = std::atomic<std::uint32_t>;
 
-static_assert(Counter::is_always_lock_free, "processes share it");
+static_assert(Word::is_always_lock_free, "processes share it");
 
 UniqueFd create_memory(std::size_t bytes, std::uint64_t nonce) {
   constexpr const char* kName = "ladder_shared_memory";
@@ -54,7 +54,7 @@ std::uint64_t random_nonce() {
   return std::uniform_int_distribution<std::uint64_t>(1)(random);
 }
 
-void futex(Counter& word, int operation, std::uint32_t value, const timespec* timeout) {
+void futex(Word& word, int operation, std::uint32_t value, const timespec* timeout) {
   ::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
 }
 
@@ -74,7 +74,14 @@ std::string host_identity() {
 // What SharedCalls and Protocol run on.
 struct SharedMemory::Processes {
   using Rules = ProtocolRules;
-  using Counter = std::atomic<std::uint32_t>;  // a futex
+  // A futex, and how many ranks sleep on it: a system call to wake nobody takes longer than a small
+  // message. A rank that was killed in its sleep stays counted, which costs that call alone.
+  struct Counter {
+    std::atomic<std::uint32_t> value;
+    std::atomic<std::uint32_t> sleepers;
+    std::uint32_t load(std::memory_order order) const { return value.load(order); }
+    void store(std::uint32_t pieces, std::memory_order order) { value.store(pieces, order); }
+  };
   using Flag = std::atomic<bool>;
   using Mutex = std::recursive_mutex;
   using Deadline = ladder::Deadline;
@@ -89,7 +96,12 @@ struct SharedMemory::Processes {
   static std::uint32_t own(const Counter& counter) {
     return counter.load(std::memory_order_relaxed);
   }
-  static void wake(Counter& counter) { futex(counter, FUTEX_WAKE, INT_MAX, nullptr); }
+  // Either this sees the sleeper, or FUTEX_WAIT the new value: both sides have a fence in between.
+  static void wake(Counter& counter) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (counter.sleepers.load(std::memory_order_relaxed) == 0) return;
+    futex(counter.value, FUTEX_WAKE, INT_MAX, nullptr);
+  }
 
   // A rank that sleeps needs 0.05 to 0.1 ms to wake up, in each of several waits per step. One that
   // yields leaves its CPU to any other that can run, for longer than a small message takes.
@@ -102,7 +114,9 @@ struct SharedMemory::Processes {
           deadline_(deadline) {}
 
     void look() {
+      if (looks_ < kLooks) return;  // soon enough for a clock
       const auto now = steady_clock::now();
+      if (looks_ == kLooks) spin_until_ = now + kSpinFor;
       spins_ = now < spin_until_;
       ended_ = !spins_ && ::poll(&process_, 1, 0) > 0;
       late_ = deadline_.passed(now);
@@ -116,16 +130,18 @@ struct SharedMemory::Processes {
     void sleep(Counter& counter, std::uint32_t before, bool alone) {
       constexpr timespec kLongest{.tv_sec = 0, .tv_nsec = 100'000'000};
       constexpr timespec kNextTransfer{.tv_sec = 0, .tv_nsec = 100'000};
-      futex(counter, FUTEX_WAIT, before, alone ? &kLongest : &kNextTransfer);
+      counter.sleepers.fetch_add(1, std::memory_order_seq_cst);
+      futex(counter.value, FUTEX_WAIT, before, alone ? &kLongest : &kNextTransfer);
+      counter.sleepers.fetch_sub(1, std::memory_order_relaxed);
     }
 
    private:
-    static constexpr int kLooks = 50;  // 3 us
+    static constexpr int kLooks = 100;  // 3 us
     static constexpr std::chrono::milliseconds kSpinFor{2};
 
     pollfd process_;
     Deadline& deadline_;
-    steady_clock::time_point spin_until_ = steady_clock::now() + kSpinFor;
+    steady_clock::time_point spin_until_;
     int looks_ = 0;
     bool spins_ = true;
     bool ended_ = false;
