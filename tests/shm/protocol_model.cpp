@@ -9,7 +9,7 @@
 //   build/bin/protocol_model 3        the third weakened protocol: the execution that fails
 //
 // Not explored: loads that return a value older than the last two, stores that overtake earlier
-// loads, and futexes, whose waits end after 0.1 s in any case.
+// loads, and futexes with the count of their sleepers, whose waits end after 0.1 s in any case.
 #include <array>
 #include <chrono>
 #include <cstdint>
