@@ -85,6 +85,7 @@ class record(contextlib.ExitStack):  # a function to its users
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
         self.file = self.enter_context(open(f"{self.path}.rank{self.head['rank']}.jsonl", "w"))
         self.parameters = plain(self.model, self.model.named_parameters())
+        self.head["dtypes"] = sorted({str(p.dtype)[6:] for p in self.parameters.values()})
         hooks = [self.model.register_forward_pre_hook(self.forward, with_kwargs=True),
                  self.optimizer.register_step_pre_hook(self.before_step),
                  self.optimizer.register_step_post_hook(self.after_step)]

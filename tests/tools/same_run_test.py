@@ -258,6 +258,8 @@ def each_batch_twice() -> list[list[Record]]:
 
 @pytest.mark.parametrize("a, kind, evidence", [
     (each_batch_twice(), "repeated-batches", "the same 4 samples are in steps 1 to 2 of A"),
+    ([[step | {"dtypes": ["bfloat16"]} for step in own] for own in sketched(2)], "precision",
+     "gradients 0.0e+00 from those of B"),
     (sketched(2), "rounding", "gradients 0.0e+00, weights 0.0e+00"),
     (changed(2, 1, 3, collectives=[["all_reduce", 8]]), "skipped-collective", "step 3: rank 0"),
     ([sketched(2)[0], sketched(2)[1][:3]], "uneven-steps", "[4, 3]"),
@@ -278,6 +280,43 @@ def test_kinds(compare: Compare, a: Any, kind: str, evidence: str) -> None:
     code, text = compare(a, sketched(1))
     assert (code, text.splitlines()[-1].split(": ")[0]) == (int(kind != "rounding"), kind), text
     assert evidence in text
+
+
+def test_a_gather_of_a_cut_gradient_is_named(compare: Compare) -> None:
+    a, b = sketched(2), sketched(1)
+    for own in a:
+        own[1]["collectives"] = [["all_gather", 864]]
+    b[0][1]["sketches"]["gradients"] = {"conv1": [12.0, 9.0, -7.0, 1.0, 0.0]}
+    assert "detached: a part of the loss of A has no gradient" in compare(a, b)[1]
+
+
+def test_buffers_that_a_forward_changes_on_each_rank_are_named(compare: Compare) -> None:
+    a, b = gradient_of([9.0, -7.0, 1.0, 0.0]), sketched(1)
+    for own in (*a, *b):
+        for step in own:
+            name, numbers = "norm.mean", [float(step["rank"] + step["step"] + len(own))] * 5
+            step["weights"][name] = str(numbers if step["step"] > 1 else 0)
+            step["sketches"]["weights"][name] = numbers if step["step"] > 1 else [0.0] * 5
+    _, text = compare(a, b)
+    assert "after step 2: norm.mean differ between the ranks, and from B" in text
+    assert "buffers-per-rank: " in text
+
+
+def test_ranks_that_have_gradients_of_different_parameters_are_named(compare: Compare) -> None:
+    a, b = sketched(2), sketched(1)
+    for rank, own in enumerate((*a, *b)):
+        for step in own[1:]:
+            of_rank = {f"head{k}": "cccc" for k in range(2) if rank == 2 or k == rank}
+            numbers = [1.0 + rank, *map(float, range(4))]
+            step["gradients"] |= of_rank
+            step["sketches"]["gradients"] |= dict.fromkeys(of_rank, numbers)
+            step["weights"] |= {f"head{k}": f"{rank} {k} {step['step']}" for k in range(2)}
+            step["sketches"]["weights"] |= dict.fromkeys(("head0", "head1"), numbers)
+    for step in (own[0] for own in (*a, *b)):
+        step["weights"] |= dict.fromkeys(("head0", "head1"), "0")
+        step["sketches"]["weights"] |= dict.fromkeys(("head0", "head1"), [0.0] * 5)
+    _, text = compare(a, b)
+    assert "gradients of [2, 2] parameters on its ranks" in text, text
 
 
 def test_ranks_that_clip_by_norms_of_their_own(compare: Compare) -> None:

@@ -21,8 +21,9 @@ def not_trained(pair: Pair) -> Answer:
         return "tensors that do not change: the step before is not recorded"
     still = []
     for run, before in zip((pair.a, pair.b), sides):
-        still.append({n for r, old in zip(run.at(step), before) for n, text in r["weights"].items()
-                      if text == old["weights"].get(n)})
+        pairs = [(n, text == old["weights"].get(n)) for r, old in zip(run.at(step), before)
+                 for n, text in r["weights"].items()]
+        still.append({n for n, same in pairs if same} - {n for n, same in pairs if not same})
     if not (found := still[0] - still[1]):
         return "tensors that do not change: none"
     lacks = {n for r in pair.a.at(step) for n in r.get("not_optimized", [])}
@@ -113,7 +114,8 @@ def not_averaged(pair: Pair) -> Answer:
                        evidence)
     wrapped = [r.get("wrapper_forwards", 0) for r in pair.a.at(step)]
     if any(wrapped):
-        return Finding("no-sync", "no backward of the step averages: no_sync is left on",
+        return Finding("no-sync", "no backward of the step averages: no_sync is left on, or the "
+                       "gradients come from autograd.grad(), which calls no hooks",
                        evidence + ["the wrapper is called"])
     return Finding("not-averaged", "each rank of A trains alone: the forward is that of the "
                    "network and not of the wrapper, or there is no wrapper", evidence)

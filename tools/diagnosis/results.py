@@ -42,6 +42,11 @@ def another_loss(pair: Pair) -> Answer:
     windows = [len(run.at(step)[0].get("losses", [])) for run in (pair.a, pair.b)]
     text = f"step {step}: the loss is {of_a:.7g} in A, {of_b:.7g} in B"
     if near(of_a, of_b, 1e-5 + 10 * weights_apart(*before)):
+        calls = {call[0] for r in pair.a.at(step) for call in r.get("collectives", [])}
+        if averages_right(pair, step) and any("gather" in call for call in calls):
+            return Finding("detached", "a part of the loss of A has no gradient: it is cut, as by "
+                           "all_gather, which passes none on",
+                           [text, f"A calls {', '.join(sorted(calls))} in the step"])
         return text + "; so the difference is in the backward pass or behind it"
     if not averages_right(pair, step) or windows[0] != windows[1] and near(
             of_a * windows[1], of_b * windows[0]):
@@ -57,8 +62,9 @@ def another_loss(pair: Pair) -> Answer:
 
 
 def precision(pair: Pair) -> Answer:
-    of_a, of_b = (" and ".join(sorted({record.get("precision", "fp32") for record in
-                                       run.records.values()})) for run in (pair.a, pair.b))
+    of_a, of_b = (" and ".join(sorted({record.get("precision", "fp32") + "".join(
+        f" with {dtype} parameters" for dtype in record.get("dtypes", []) if dtype != "float32")
+        for record in run.records.values()})) for run in (pair.a, pair.b))
     if of_a == of_b:
         return f"precision: {of_a} in both"
     return Finding("precision", f"A computes in {of_a}, B in {of_b}", [
@@ -86,18 +92,21 @@ def batch_norm(pair: Pair) -> Answer:
 
 def buffers(pair: Pair) -> Answer:
     """Buffers of each rank's part, such as a codebook that is a moving average."""
-    sides = pair.a.before(pair.beyond), pair.b.before(pair.beyond)
-    names = [n for n in pair.names("buffers", pair.beyond) if not n.endswith(STATISTICS)]
-    found = [n for n in names if all(sides) and len({r["buffers"].get(n) for r in sides[0]}) > 1
-             and len({r["buffers"].get(n) for r in sides[1]}) == 1 and max(
-                 apart(*(sketch_of(record, "buffers", n) for record in (one, sides[1][0])))
-                 for one in sides[0]) > bound(pair, pair.beyond)]
-    if not found or not has_effect(pair, pair.beyond):
-        return f"buffers: {count(len(names), 'one')} without a gradient, none per rank"
-    return Finding("buffers-per-rank", "each rank of A changes buffers by its own part, and in B "
-                   "they depend on all samples: they are not averaged over the ranks",
-                   [f"before step {pair.beyond}: {', '.join(found[:3])} differ between the ranks, "
-                    "and from B"])
+    step = pair.beyond
+    names = [n for n in pair.names("buffers", step) if not n.endswith(STATISTICS)]
+    for when, sides in (("before", (pair.a.before(step), pair.b.before(step))),
+                        ("after", (pair.a.at(step), pair.b.at(step)))):  # a forward changes them
+        found = [n for n in names if all(sides) and len({r["buffers"].get(n) for r in sides[0]}) > 1
+                 and len({r["buffers"].get(n) for r in sides[1]}) == 1 and max(
+                     apart(*(sketch_of(record, "buffers", n) for record in (one, sides[1][0])))
+                     for one in sides[0]) > bound(pair, step)]
+        if found and has_effect(pair, step):
+            return Finding("buffers-per-rank", "each rank of A changes buffers by its own part, "
+                           "and in B they depend on all samples: they are not averaged over the "
+                           "ranks",
+                           [f"{when} step {step}: {', '.join(found[:3])} differ between the ranks, "
+                            "and from B"])
+    return f"buffers: {count(len(names), 'one')} without a gradient, none per rank"
 
 
 def optimizers(pair: Pair) -> Answer:
@@ -107,6 +116,12 @@ def optimizers(pair: Pair) -> Answer:
         return "optimizers per rank: " + (
             "the gradients differ already" if disagreeing(pair.a, "gradients", step) else
             "the weights are equal on all ranks")
+    with_gradient = [record["gradients"].keys() for record in pair.a.at(step)]
+    if any(names != with_gradient[0] for names in with_gradient):
+        return Finding("partly-averaged", "the ranks of A have gradients of different parameters, "
+                       "which an average by hand pairs wrongly or leaves out", [
+                           f"step {step}: gradients of {[len(names) for names in with_gradient]} "
+                           "parameters on its ranks"])
     return Finding("optimizer-per-rank", "the optimizers of A's ranks make different steps of "
                    "equal gradients", [
                        f"step {step}: {len(only_in_a(pair, 'weights', step))} tensors differ "
