@@ -334,12 +334,14 @@ def test_ranks_that_clip_by_norms_of_their_own(compare: Compare) -> None:
     assert "factors of the mean are 0.5, 0.8" in text
 
 
-@pytest.mark.parametrize("passes, why", [(1, "another momentum"), (2, "activation checkpointing")])
+@pytest.mark.parametrize("passes, window, why", [
+    (1, 1, "another momentum"), (2, 1, "activation checkpointing"), (2, 2, "another momentum")])
 def test_statistics_tell_more_passes_from_another_momentum(compare: Compare, passes: int,
-                                                           why: str) -> None:
+                                                           window: int, why: str) -> None:
     a, b = sketched(2), sketched(1)
     for run, mean, times in ((a, 0.5, passes), (b, 0.25, 1)):
         for step in (step for own in run for step in own):
+            step["losses"] = [0.5] * (window if run is a else 1)
             count = float(times * step["step"])
             for name, numbers in (("running_mean", [mean * count] * 5),
                                   ("num_batches_tracked", [count] * 5)):

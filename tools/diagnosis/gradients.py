@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from .pair import (Answer, Finding, Pair, averages_right, bound, count, disagreeing, factor_of_mean,
-                   gradient_norms, has_effect, locals_of, moved, numbers, only_in_a, scale_of)
+from .pair import (Answer, Finding, Pair, averages_right, backward_passes, bound, count,
+                   disagreeing, factor_of_mean, gradient_norms, has_effect, locals_of, moved,
+                   numbers, only_in_a, over_mean, scale_of)
 from .runs import Run
 from .vectors import Record, apart, fit, mean, near, norm, vector
 
@@ -39,22 +40,14 @@ def not_trained(pair: Pair) -> Answer:
                    "lacks some", evidence)
 
 
-def scaled_per_rank(pair: Pair, names: list[str]) -> list[float]:
-    """The factors of A's ranks, if the gradient of each is a multiple of the mean; else empty."""
-    own = locals_of(pair.a, pair.beyond, names)
-    if len(own) < 2:
-        return []
-    found = [fit(vector(record, "gradients", names), own) for record in pair.a.at(pair.beyond)]
-    if any(rest > 0.02 or not all(near(f, row[0]) for f in row) for row, rest in found):
-        return []
-    return [row[0] * len(own) * scale_of(pair.a, pair.beyond) for row, _ in found]
-
-
 def weights_averaged(pair: Pair) -> Answer:
     """Gradients that differ between the ranks, and weights that do not."""
     step = pair.beyond
     differ = only_in_a(pair, "gradients", step)
-    if differ and scaled_per_rank(pair, sorted(differ)):
+    names = sorted(differ)
+    own, scale = locals_of(pair.a, step, names), scale_of(pair.a, step)
+    if differ and not any(math.isnan(over_mean(vector(record, "gradients", names), own, scale))
+                          for record in pair.a.at(step)):
         return "weights averaged instead of gradients: the gradients are averaged, and then scaled"
     if not differ or disagreeing(pair.a, "weights", step) or not moved(pair.a, step):
         return "weights averaged instead of gradients: " + (
@@ -88,8 +81,9 @@ def not_averaged(pair: Pair) -> Answer:
                 for f in row if abs(f) > 0.02):
             return Finding("partly-averaged", "the ranks of A average in groups and not all "
                            "together: the wrapper has another process group", evidence)
-        if not apart_alone and (factors := scaled_per_rank(pair, differ)):
-            text = f"the ranks' factors of the mean are {numbers(factors)}"
+        if not apart_alone and all(near(f, row[0]) for row, _ in rows for f in row):
+            text = "the ranks' factors of the mean are " + numbers(
+                [sum(row) * scale_of(pair.a, step) for row, _ in rows])
             if factor_of_mean(pair, pair.b, step) < 0.98:
                 return Finding("clipping", "each rank of A clips by a norm of its own, such as "
                                "that of the parameters that it optimizes, and B by that of all",
@@ -186,7 +180,7 @@ def zero_grad(pair: Pair) -> Answer:
                            "the mean of all, and that of B is not"])
     if not own or disagreeing(pair.a, "gradients", step) or fit(of_a, own)[1] < 0.02:
         return "zero_grad: the gradient of A is one of its backward passes"
-    if fit(of_b, own)[1] < 0.01 and len(pair.a.at(step)[0].get("losses", [])) > 1:
+    if fit(of_b, own)[1] < 0.01 and backward_passes(pair.a, step) > 1:
         return Finding("accumulation-window", "A loses gradients of an accumulation window: "
                        "zero_grad() is called within it", [
                            f"step {step}: the backward passes of A have the gradient of B, and its "

@@ -7,8 +7,8 @@ from collections import Counter
 from itertools import groupby
 from typing import Any
 
-from .pair import (Answer, Finding, Pair, averages_right, count, flat, has_effect, is_pipeline,
-                   mean_loss, rounding_unit)
+from .pair import (Answer, Finding, Pair, averages_right, backward_passes, count, flat, has_effect,
+                   is_pipeline, mean_loss, rounding_unit)
 from .runs import Run, weights_apart
 from .vectors import near
 
@@ -173,7 +173,7 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
     step = pair.steps[differs[0]]
     parts = [[len(part) for part in pair.samples(run, step)] for run in (pair.a, pair.b)]
     sizes = [sum(part) for part in parts]
-    passes = [len(run.at(step)[0].get("losses", [])) for run in (pair.a, pair.b)]
+    passes = [backward_passes(run, step) for run in (pair.a, pair.b)]
     if sizes[0] != sizes[1]:
         evidence = [f"step {step}: {sizes[0]} samples in A, {sizes[1]} in B"]
         if passes[0] != passes[1]:

@@ -176,15 +176,24 @@ def scale_of(run: Run, step: int) -> float:
     return run.at(step)[0].get("scale") or 1.0
 
 
-def factor_of_mean(pair: Pair, run: Run, step: int) -> float:
-    """A gradient over the mean of those of its ranks: 1, if nothing but averaging happened to it;
+def backward_passes(run: Run, step: int) -> int:
+    """Of the first rank; 0 if they are not recorded."""
+    return len(run.at(step)[0].get("losses", []))
+
+
+def over_mean(gradient: Vector, own: list[Vector], scale: float) -> float:
+    """A gradient over the mean of those of the ranks: 1, if nothing but averaging happened to it;
     less, if it is clipped. NaN if it is no multiple of the mean."""
-    names = pair.names("gradients", step)
-    own = locals_of(run, step, names)
-    factors, rest = fit(pair.whole(run, "gradients", step, names), own) if own else ([], math.inf)
+    factors, rest = fit(gradient, own) if own else ([], math.inf)
     if rest > 0.02 or not all(near(f, factors[0]) for f in factors):
         return math.nan
-    return factors[0] * len(own) * scale_of(run, step)
+    return factors[0] * len(own) * scale
+
+
+def factor_of_mean(pair: Pair, run: Run, step: int) -> float:
+    names = pair.names("gradients", step)
+    return over_mean(pair.whole(run, "gradients", step, names), locals_of(run, step, names),
+                     scale_of(run, step))
 
 
 def averages_right(pair: Pair, step: int) -> bool:

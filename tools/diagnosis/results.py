@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from .pair import (Answer, Finding, Pair, averages_right, bound, count, disagreeing, gradient_norms,
-                   has_effect, mean_loss, only_in_a)
+from .pair import (Answer, Finding, Pair, averages_right, backward_passes, bound, count,
+                   disagreeing, gradient_norms, has_effect, mean_loss, only_in_a)
 from .runs import STATISTICS, weights_apart
 from .vectors import apart, mean, near, sketch_of, vector
 
@@ -23,9 +23,10 @@ def statistics(pair: Pair, step: int) -> Answer:
     counters = [n for n in pair.names("buffers", step) if n.endswith(STATISTICS[2])]
     passes = [sum(run.at(step)[0]["sketches"]["buffers"].get(n, [0.0])[0] for n in counters)
               for run in (pair.a, pair.b)]
-    why = "other inputs of it, or BatchNorm has another momentum"
-    if passes[0] > passes[1]:
-        why = ("more forward passes of it in training mode: an evaluation, or activation "
+    windows = [backward_passes(run, step) or 1 for run in (pair.a, pair.b)]
+    why = "it has other inputs, or BatchNorm has another momentum"
+    if passes[0] * windows[1] > passes[1] * windows[0]:
+        why = ("it counts more forward passes in training mode, of an evaluation or of activation "
                "checkpointing, which repeats the forward")
     return Finding("statistics", f"A has the gradients of B and other running statistics: {why}", [
         f"step {step}: {len(found)} of {len(names)} differ, such as {found[0]}" + (
@@ -39,7 +40,7 @@ def another_loss(pair: Pair) -> Answer:
     before = [old[0] if old else {} for old in (pair.a.before(step), pair.b.before(step))]
     if math.isnan(of_a + of_b) or not all(before) or not pair.samples(pair.a, step):
         return "loss: losses, samples or the weights before are not recorded"
-    windows = [len(run.at(step)[0].get("losses", [])) for run in (pair.a, pair.b)]
+    windows = [backward_passes(run, step) for run in (pair.a, pair.b)]
     text = f"step {step}: the loss is {of_a:.7g} in A, {of_b:.7g} in B"
     if near(of_a, of_b, 1e-5 + 10 * weights_apart(*before)):
         calls = {call[0] for r in pair.a.at(step) for call in r.get("collectives", [])}
