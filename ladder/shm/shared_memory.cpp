@@ -74,8 +74,9 @@ std::string host_identity() {
 // What SharedCalls and Protocol run on.
 struct SharedMemory::Processes {
   using Rules = ProtocolRules;
-  // A futex, and how many ranks sleep on it: a system call to wake nobody takes longer than a small
-  // message. A rank that was killed in its sleep stays counted, which costs that call alone.
+  // A futex, and the number of ranks that sleep on it, the only word that several ranks write: a
+  // system call takes longer than a small message, so wake() makes none without a sleeper. A rank
+  // that is killed in its sleep stays counted, which costs only these calls.
   struct Counter {
     std::atomic<std::uint32_t> value;
     std::atomic<std::uint32_t> sleepers;
@@ -114,7 +115,7 @@ struct SharedMemory::Processes {
           deadline_(deadline) {}
 
     void look() {
-      if (looks_ < kLooks) return;  // soon enough for a clock
+      if (looks_ < kLooks) return;  // reading the clock delays a small message
       const auto now = steady_clock::now();
       if (looks_ == kLooks) spin_until_ = now + kSpinFor;
       spins_ = now < spin_until_;
@@ -136,7 +137,7 @@ struct SharedMemory::Processes {
     }
 
    private:
-    static constexpr int kLooks = 100;  // 3 us
+    static constexpr int kLooks = 100;
     static constexpr std::chrono::milliseconds kSpinFor{2};
 
     pollfd process_;

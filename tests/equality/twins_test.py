@@ -103,7 +103,8 @@ GLOO = ("--backend", "gloo")  # sums of three and more round by their order, and
 UNDER_TORCHRUN = ddp("convnet", 2)._replace(cpp=(*TWO, "--no-python", STAGE3),
                                             python=(*TWO, PEERS / "ddp.py"))
 SPAWNED = ddp("basicnet", 2)
-SINGLE = {recipe: Row((STAGE0,), twin("single.py"), recipe, batches=9, seen=500) for recipe in RECIPES}
+SINGLE = {recipe: Row((STAGE0,), twin("single.py"), recipe, batches=9, seen=500)
+          for recipe in RECIPES}
 DATA_PARALLEL = [SINGLE[recipe]._replace(cpp=(STAGE1, "--device-ids", "cpu"),
                                          python=twin("data_parallel.py")) for recipe in SOME]
 GRAPH = SINGLE["basicnet"]._replace(cpp=(CUDA_GRAPH,), python=twin("cuda_graph.py"))
@@ -184,11 +185,12 @@ def setup_module() -> None:
     pairs = [*(row.commands() for row in rows), *(commands for commands, *_ in DEFAULTS)]
     plain, scalar = ([python for _, python in pairs if python[:len(start)] == start]
                      for start in ((PYTHON,), (*SCALAR, PYTHON)))
+    forked = [*plain, *scalar]
     with ThreadPoolExecutor(1) as pool:
         twins = [pool.submit(train_forked, commands, FOLDER)
                  for commands in ([*plain, *EIGHT_STEPS, *TUNED], scalar)]
         for cpp, python in pairs:
-            trained(cpp, *[python] * (python not in plain + scalar), parent=FOLDER)
+            trained(*([cpp] if python in forked else [cpp, python]), parent=FOLDER)
         if FULL:
             SPAWNED.trained()
         for ended in twins:

@@ -18,7 +18,8 @@ SCRIPT = ROOT / "tools" / "gpu_check.sh"
 STAGES = (*sorted(BIN.glob("stage[0-9]_*")), CUDA_GRAPH, ZERO_REDUNDANCY, PIPELINE, FULLY_SHARDED)
 TESTS = ("comm_test", "device_test", "kernels_test")  # of the many; each takes a second
 # Further ones differ from these by one flag.
-SOME = () if FULL else ("--only", "not again and not pinned and not bf16 and not rmsprop and not stage1")
+SOME = () if FULL else (
+    "--only", "not again and not pinned and not bf16 and not rmsprop and not stage1")
 
 
 @pytest.fixture(name="programs")

@@ -86,8 +86,8 @@ def trained(*commands: Command, parent: Path) -> list[Ended]:
 def train_forked(commands: list[Command], parent: Path) -> None:
     """Runs twins on the CPU, one after the other, in forks of one process that has imported their
     packages; with --nprocs 2 in two forks, as a launcher would. What comes before Python, such as
-    `env NAME=VALUE`, is that of the first command. `trained` returns them from then on. Fails unless
-    each ends well."""
+    `env NAME=VALUE`, is that of the first command. `trained` returns them from then on. Fails
+    unless each ends well."""
     before = commands[0].index(PYTHON)
     stems = [Path(tempfile.mkdtemp(dir=parent)) / "a" for _ in commands]
     plan = [{"program": [*map(str, (*command[before + 1:], *recorded(stem)))],
