@@ -256,6 +256,22 @@ def each_batch_twice() -> list[list[Record]]:
     return run
 
 
+def clipped_in_the_window() -> list[list[Record]]:
+    run = gradient_of([9.0, -7.0, 1.0, 0.0])
+    for step in (step for own in run for step in own):
+        step["losses"] = [0.5, 0.5]
+    return run
+
+
+def averaged_until(last: int) -> list[list[Record]]:
+    run = sketched(2)
+    for step in (step for own in run for step in own[last:]):
+        step["gradients"] = {"conv1": f"own{step['rank']}"}
+        step["sketches"]["gradients"] = {"conv1": [5.0, *step["sketches"]["local"]["conv1"]]}
+        step["weights"] = {"conv1": f"own{step['rank']}"}
+    return run
+
+
 @pytest.mark.parametrize("a, kind, evidence", [
     (each_batch_twice(), "repeated-batches", "the same 4 samples are in steps 1 to 2 of A"),
     ([[step | {"dtypes": ["bfloat16"]} for step in own] for own in sketched(2)], "precision",
@@ -271,7 +287,10 @@ def each_batch_twice() -> list[list[Record]]:
     (gradient_of([9.0, -7.0, 1.0, 0.0], 3, samples=[14]), "uneven-steps",
      "samples of A's ranks: [2, 1]"),
     (changed(2, 1, 4, rates=[0.2]), "schedule-per-rank", "step 4: [[0.1], [0.2]]"),
-    (changed(2, 1, 2, weights={"conv1": "9999"}), "optimizer-per-rank", "1 tensor"),
+    (changed(2, 1, 1, weights={"conv1": "9999"}), "optimizer-per-rank", "1 tensor"),
+    (changed(2, 1, 2, weights={"conv1": "9999"}), "changed-weights", "from B: 0.0e+00, 0.0e+00"),
+    (clipped_in_the_window(), "accumulation-window", "has the limit 5, and its direction"),
+    (averaged_until(2), "no-sync", "A averages until step 2 and then no longer"),
     (gradient_of([1024 * x for x in GRADIENT]), "not-unscaled", "1024 times"),
     (gradient_of([0.5, 1.0, 1.5, 2.0]), "lost-gradient", "of A = 0.5, 0 times"),
     (gradient_of([9.0, -7.0, 1.0, 0.0]), "changed-gradient", "step 2: the mean of the ranks'"),
@@ -280,6 +299,47 @@ def test_kinds(compare: Compare, a: Any, kind: str, evidence: str) -> None:
     code, text = compare(a, sketched(1))
     assert (code, text.splitlines()[-1].split(": ")[0]) == (int(kind != "rounding"), kind), text
     assert evidence in text
+
+
+def test_samples_that_get_other_values_in_the_course_of_a_run(compare: Compare) -> None:
+    a, b = gradient_of([9.0, -7.0, 1.0, 0.0], 3), sketched(1)
+    for run in (a, b):
+        for step in (step for own in run for step in own):
+            values = "changed" if run is a and step["step"] > 2 else "value"
+            step["rows"] = [f"{values}{one % 8}" for one in step.pop("samples")]
+    _, text = compare(a, b)
+    assert "other-samples: the samples of A get other values in the course of the run" in text
+
+
+@pytest.mark.parametrize("loss, kind", [(0.5, "rounding"), (0.502, "another-loss")])
+def test_a_loss_tells_another_loss_from_a_flip(compare: Compare, loss: float, kind: str) -> None:
+    a, b = sketched(2), sketched(1)
+    for own in (*a, *b):
+        for step in own:
+            step["losses"] = [0.5 if own is b[0] or step["step"] < 3 else loss]
+            step["sketches"]["weights"]["conv1"][4] += 1e-6 * (own is b[0])  # a flip needs some
+            if own is b[0]:
+                step["sketches"]["local"] = {"conv1": GRADIENT}
+            if own is not b[0] and step["step"] == 3:
+                step["gradients"] = {"conv1": "near"}
+                step["sketches"]["local"]["conv1"][0] += 0.1
+                step["sketches"]["gradients"] = {"conv1": [5.0, 1.6, *GRADIENT[1:]]}
+    assert compare(a, b)[1].splitlines()[-1].startswith(kind), compare(a, b)[1]
+
+
+def test_a_rank_that_does_not_use_a_parameter_has_a_gradient_of_zero(compare: Compare) -> None:
+    a, b = gradient_of([1.0, 2.0, 3.0, 4.0], 1), sketched(1)
+    for own in (*a, *b):
+        for step in own:
+            step |= {"random": f"{own is a[1]} {step['step']}", "scale": 1.0}
+            step["gradients"]["norm"] = "cccc"
+            step["sketches"]["gradients"]["norm"] = [2.0, 1.0, 1.0, 1.0, 1.0]
+            step["sketches"]["local"]["norm"] = [1.0] * 4
+            if own is b[0]:
+                step["sketches"]["local"]["conv1"] = GRADIENT
+    a[0][0]["sketches"]["local"]["conv1"] = [2.0, 4.0, 6.0, 8.0]
+    del a[1][0]["sketches"]["local"]["conv1"]
+    assert compare(a, b)[1].splitlines()[-1].startswith("other-noise"), compare(a, b)[1]
 
 
 def test_a_gather_of_a_cut_gradient_is_named(compare: Compare) -> None:

@@ -106,6 +106,9 @@ def not_averaged(pair: Pair) -> Answer:
         return Finding("outside-the-wrapper", "some parameters of A are not averaged: they are "
                        "outside of the wrapper or ignored by it, or averaging by hand misses them",
                        evidence)
+    if step - 1 in pair.steps and not disagreeing(pair.a, "gradients", step - 1):
+        return Finding("no-sync", f"A averages until step {step - 1} and then no longer: no_sync "
+                       "is left on, or averaging by hand finds no parameters", evidence)
     wrapped = [r.get("wrapper_forwards", 0) for r in pair.a.at(step)]
     if any(wrapped):
         return Finding("no-sync", "no backward of the step averages: no_sync is left on, or the "
@@ -181,6 +184,12 @@ def zero_grad(pair: Pair) -> Answer:
     if not own or disagreeing(pair.a, "gradients", step) or fit(of_a, own)[1] < 0.02:
         return "zero_grad: the gradient of A is one of its backward passes"
     if fit(of_b, own)[1] < 0.01 and backward_passes(pair.a, step) > 1:
+        if limit := clip_limit(pair, pair.a):
+            return Finding("accumulation-window", "A changes gradients within an accumulation "
+                           "window: clipping comes after each backward pass and not once before "
+                           "the step, or zero_grad() is called within it", [
+                               f"step {step}: the norm of the gradient has the limit {limit:.4g}, "
+                               "and its direction is not that of the window's backward passes"])
         return Finding("accumulation-window", "A loses gradients of an accumulation window: "
                        "zero_grad() is called within it", [
                            f"step {step}: the backward passes of A have the gradient of B, and its "

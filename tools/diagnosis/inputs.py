@@ -198,6 +198,13 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
         return Finding("other-samples", "A reads none of the samples of B" + (
             ", or the same ones with other values: normalised, cut or cast otherwise"
             if not pair.samples(pair.a, step, ("samples",)) else ""), evidence)
+    begun = set(flat(of_b[:differs[0]]))
+    if begun.issuperset(of_b[differs[0]]) and len(all_a) >= len(all_b) + sizes[1] and not (
+            pair.samples(pair.a, step, ("samples",))):  # drop_last leaves out less than a batch
+        return Finding("other-samples", "the samples of A get other values in the course of the "
+                       "run, as by a transform that changes the data in place", [
+                           *evidence, f"A has {len(all_a)} different samples, and B, which reads "
+                           f"them again, {len(all_b)}"])
     if ascending(pair, pair.a) and not ascending(pair, pair.b):
         return Finding("another-order", "A does not shuffle: its samples are in ascending order",
                        evidence)

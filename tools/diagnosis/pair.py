@@ -160,11 +160,13 @@ def gradient_norms(records: list[Record], names: Iterable[str]) -> list[float]:
 
 
 def locals_of(run: Run, step: int, names: list[str]) -> list[Vector]:
-    """The gradients of the ranks before they are averaged; empty if they are not recorded."""
-    records = run.at(step)
-    if not all(name in r["sketches"].get("local", {}) for r in records for name in names):
+    """The gradients of the ranks before they are averaged; empty if they are not recorded. A rank
+    that does not use a parameter has none of it, and counts as zero."""
+    own = [record["sketches"].get("local", {}) for record in run.at(step)]
+    width = max((len(sketch) for sketches in own for sketch in sketches.values()), default=0)
+    if not all(own) or not all(any(name in sketches for sketches in own) for name in names):
         return []
-    return [vector(record, "local", names) for record in records]
+    return [[x for name in names for x in sketches.get(name, [0.0] * width)] for sketches in own]
 
 
 def numbers(factors: list[float]) -> str:

@@ -123,10 +123,17 @@ def optimizers(pair: Pair) -> Answer:
                        "which an average by hand pairs wrongly or leaves out", [
                            f"step {step}: gradients of {[len(names) for names in with_gradient]} "
                            "parameters on its ranks"])
+    names = pair.names("weights", step)
+    of_b = pair.whole(pair.b, "weights", step, names)
+    evidence = [f"step {step}: {len(only_in_a(pair, 'weights', step))} tensors differ between the "
+                "ranks after it; distances from B: " + ", ".join(
+                    f"{apart(vector(r, 'weights', names), of_b):.1e}" for r in pair.a.at(step))]
+    if step - 1 in pair.steps and not disagreeing(pair.a, "weights", step - 1):
+        return Finding("changed-weights", "until this step the ranks of A take equal steps: here "
+                       "something on some ranks alone changes weights, such as an export that "
+                       "casts the network, or their optimizers", evidence)
     return Finding("optimizer-per-rank", "the optimizers of A's ranks make different steps of "
-                   "equal gradients", [
-                       f"step {step}: {len(only_in_a(pair, 'weights', step))} tensors differ "
-                       "between the ranks after it"])
+                   "equal gradients", evidence)
 
 
 def also_trained(pair: Pair) -> Answer:
