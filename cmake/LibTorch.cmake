@@ -11,6 +11,9 @@
 # The last two are imported file by file, which needs neither nvcc nor a GPU: CUDA and NCCL come from the
 # wheel's own nvidia packages, and a LibTorch without CUDA gives a target without CUDA.
 #
+# ladder_torch_cuda_options compile the sources that call CUDA or NCCL. All others of this project are
+# compiled without, so that one compiler cache serves builds with and without CUDA.
+#
 # The installed package sets ladder_built_with, such as "2.11 with CUDA 13": no other LibTorch fits it.
 
 if(TARGET ladder::torch)  # found before
@@ -107,10 +110,10 @@ function(ladder_import_torch_folder folder)
       list(TRANSFORM cuda_includes APPEND "/${header}" OUTPUT_VARIABLE headers)
       ladder_first_file(header "CUDA headers of LibTorch" ${headers} "/usr/include/${header}")
     endforeach()
-    list(APPEND include_dirs ${cuda_includes})
     list(PREPEND libraries "${lib}/libtorch.so")
     list(APPEND libraries "${lib}/libtorch_cuda.so" "${lib}/libc10_cuda.so" "${cudart}")
-    list(APPEND definitions USE_C10D_NCCL LADDER_CUDA)
+    list(TRANSFORM cuda_includes PREPEND "-isystem")
+    set(ladder_torch_cuda_options -DUSE_C10D_NCCL -DLADDER_CUDA ${cuda_includes} PARENT_SCOPE)
     get_filename_component(cudart_dir "${cudart}" DIRECTORY)
   endif()
   # g++ gets LibTorch's own OpenMP runtime, never a second one from the compiler.
@@ -137,7 +140,7 @@ macro(ladder_find_torch_package)
     target_link_libraries(ladder_torch INTERFACE "-Wl,--no-as-needed" stdc++ ${TORCH_LIBRARIES} ${gomp})
     target_compile_definitions(ladder_torch INTERFACE USE_DISTRIBUTED USE_C10D_GLOO)
     if(TARGET torch_cuda)
-      target_compile_definitions(ladder_torch INTERFACE USE_C10D_NCCL LADDER_CUDA)
+      set(ladder_torch_cuda_options -DUSE_C10D_NCCL -DLADDER_CUDA)
     endif()
     set(ladder_torch_folder "${TORCH_INSTALL_PREFIX}")
     set(ladder_torch_rpath "${TORCH_INSTALL_PREFIX}/lib")
@@ -180,6 +183,10 @@ if(NOT TARGET ladder_torch)
   ladder_check_torch("${ladder_torch_folder}" "${ladder_torch_folder}/lib" "${ladder_torch_version}")
   ladder_import_torch_folder("${ladder_torch_folder}")
   message(STATUS "LibTorch: ${ladder_torch_folder}")
+endif()
+
+if(NOT CMAKE_SOURCE_DIR STREQUAL ladder_SOURCE_DIR) # programs of others
+  target_compile_options(ladder_torch INTERFACE ${ladder_torch_cuda_options})
 endif()
 
 # at::parallel_for is inlined into our files: without this flag it would silently run on one thread.

@@ -22,6 +22,8 @@ FLAGS make another machine:
   --sudo          commands run as a user with sudo
   --folder NAME   of the clone, such as 'a b'
   --terminal      commands write to a terminal, 80 columns wide
+  --ccache        compilers share this machine's ccache, for a build that was made here with the
+                  same compiler and flags
   --memory N      GiB, of which /tmp may take half
   --tmp N         GiB of /tmp, in memory
 
@@ -38,7 +40,7 @@ die() {
   exit 1
 }
 
-suite=bookworm user=root name=ladder terminal='' memory='' tmp='' commands=() more=()
+suite=bookworm user=root name=ladder terminal='' memory='' tmp='' ccache='' commands=() more=()
 while (($#)); do
   case $1 in
     bookworm | trixie) suite=$1 ;;
@@ -48,6 +50,7 @@ while (($#)); do
       more=(--include=sudo)
       ;;
     --terminal) terminal=1 ;;
+    --ccache) ccache=$(ccache --get-config cache_dir) ;;
     --folder | --memory | --tmp)
       [[ ${2-} ]] || {
         usage >&2
@@ -121,6 +124,7 @@ say "$suite made in $((SECONDS - start)) s: $(sed -n "s/^PRETTY_NAME=//p" "$fold
 # Of this machine's environment only what describes its network.
 variables=("HOME=$home" LANG=C.UTF-8 TERM=dumb)
 [[ ! $terminal ]] || variables+=(TERM=xterm COLUMNS=80)
+[[ ! $ccache ]] || variables+=(CCACHE_DIR=/mnt)
 for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY PIP_INDEX_URL PIP_CERT; do
   [[ -z ${!name-} ]] || variables+=("$name=${!name}")
 done
@@ -147,13 +151,14 @@ sys.exit(os.waitstatus_to_exitcode(pty.spawn([\"bash\", \"-c\", \"stty cols 80; 
       mount --rbind --make-rslave /dev "$1/dev"
       mount -t tmpfs tmpfs "$1/dev/shm"
       [[ ! $2 ]] || mount -t tmpfs -o "size=$2G" tmpfs "$1/tmp"
+      [[ ! $7 ]] || mount --bind "$7" "$1/mnt"
       if [[ $3 ]]; then
         sed -E "s/^(MemTotal|MemFree|MemAvailable):.*/\1: $(($3 << 20)) kB/" /proc/meminfo >"$1/run/meminfo"
         mount --bind "$1/run/meminfo" "$1/proc/meminfo"
       fi
       # Not exec: a change of user would end what kills the first process of the namespace.
-      chroot --userspec="$4:$4" "$1" env -i "${@:7}" bash -c "cd \"\$1\" && $6" - "$5"
-    ' - "$folder/root" "$tmp" "$memory" "$ids" "$clone" "$command" "PATH=$paths" "${variables[@]}"
+      chroot --userspec="$4:$4" "$1" env -i "${@:8}" bash -c "cd \"\$1\" && $6" - "$5"
+    ' - "$folder/root" "$tmp" "$memory" "$ids" "$clone" "$command" "$ccache" "PATH=$paths" "${variables[@]}"
   ) </dev/null &
   child=$!
   wait "$child" || status=$?
