@@ -290,6 +290,8 @@ def averaged_until(last: int) -> list[list[Record]]:
     (changed(2, 1, 1, weights={"conv1": "9999"}), "optimizer-per-rank", "1 tensor"),
     (changed(2, 1, 2, weights={"conv1": "9999"}), "changed-weights", "from B: 0.0e+00, 0.0e+00"),
     (clipped_in_the_window(), "accumulation-window", "has the limit 5, and its direction"),
+    (changed(2, 1, 2, gradients={"conv1": "9999"}, scale=65536.0), "scale-per-rank",
+     "step 2: scales [None, 65536.0] on ranks [0, 1]"),
     (averaged_until(2), "no-sync", "A averages until step 2 and then no longer"),
     (gradient_of([1024 * x for x in GRADIENT]), "not-unscaled", "1024 times"),
     (gradient_of([0.5, 1.0, 1.5, 2.0]), "lost-gradient", "of A = 0.5, 0 times"),
@@ -392,6 +394,32 @@ def test_ranks_that_clip_by_norms_of_their_own(compare: Compare) -> None:
     _, text = compare(a, b)
     assert "clipping: each rank of A clips by a norm of its own" in text
     assert "factors of the mean are 0.5, 0.8" in text
+
+
+def test_a_limit_of_the_scaled_gradient_that_b_does_not_reach(compare: Compare) -> None:
+    a, b = sketched(2), sketched(1)
+    for step in (step for own in (*a, *b) for step in own):
+        numbers = [x * (2.0**-13 if step["world_size"] == 2 else 1.0) for x in [0.5, *GRADIENT]]
+        step |= {"scale": 4096.0, "gradients": {"conv1": str(numbers)}}
+        step["sketches"]["gradients"] = {"conv1": numbers}
+        step["sketches"]["local"] = {"conv1": [4096 * x for x in GRADIENT]}
+    b[0][0]["sketches"]["gradients"]["conv1"][0] = 0.2
+    _, text = compare(a, b)
+    assert "clipped-before-unscale: " in text and "the limit is 0.25" in text, text
+
+
+def test_batch_norm_of_each_batch_of_a_window(compare: Compare) -> None:
+    a, b = sketched(2), sketched(1)
+    b[0][1]["sketches"]["gradients"] = {"conv1": [5.0, 9.0, -7.0, 1.0, 0.0]}
+    for step in (step for own in (*a, *b) for step in own):
+        passes = step["world_size"]
+        step["losses"] = [0.5] * passes
+        for kinds in (step["weights"], step["sketches"]["weights"]):
+            kinds["norm.num_batches_tracked"] = [float(passes * step["step"])] * 5
+        step["weights"]["norm.num_batches_tracked"] = str(passes * step["step"])
+    _, text = compare(a, b)
+    assert "step 2: forward passes in training mode: 2 in A, 1 in B" in text, text
+    assert text.splitlines()[-1].startswith("batch-norm-per-batch: ")
 
 
 @pytest.mark.parametrize("passes, window, why", [

@@ -73,12 +73,13 @@ def not_averaged(pair: Pair) -> Answer:
     if rows and max(rest for _, rest in rows) < 0.05:
         evidence += [f"gradient of rank {rank} = {numbers(factors)} times those of the ranks"
                      for rank, (factors, _) in zip(pair.a.ranks(), rows)]
-        apart_alone = all(abs(f) < 0.02 for i, (factors, _) in enumerate(rows)
+        small = 0.02 * max(abs(f) for row, _ in rows for f in row)
+        apart_alone = all(abs(f) <= small for i, (factors, _) in enumerate(rows)
                           for k, f in enumerate(factors) if k != i)
-        groups = [[i for i, f in enumerate(row) if abs(f) > 0.02] for row, _ in rows]
+        groups = [[i for i, f in enumerate(row) if abs(f) > small] for row, _ in rows]
         if not apart_alone and len(set(map(tuple, groups))) > 1 and all(
                 near(f, 1 / len(group)) for (row, _), group in zip(rows, groups)
-                for f in row if abs(f) > 0.02):
+                for f in row if abs(f) > small):
             return Finding("partly-averaged", "the ranks of A average in groups and not all "
                            "together: the wrapper has another process group", evidence)
         if not apart_alone and all(near(f, row[0]) for row, _ in rows for f in row):
@@ -159,9 +160,12 @@ def clipping(pair: Pair) -> Answer:
     evidence = [f"step {pair.beyond}: the norm of the gradient has a limit: " + ", ".join(
         f"{limit:.4g} in {run}" if limit else f"none in {run}" for limit, run in zip(limits, "AB"))]
     scale = scale_of(pair.a, pair.beyond)
-    if scale > 1 and of_b and near(of_a * scale, of_b):
+    size = norm(gradient_norms(pair.b.at(pair.beyond)[:1], pair.names("gradients", pair.beyond)))
+    # A limit that B's gradient does not reach is that of B too.
+    if scale > 1 and of_a and (near(of_a * scale, of_b) or not of_b and size < of_a * scale):
         return Finding("clipped-before-unscale", "A clips its gradient while it has the scale of "
-                       "the loss: unscale_() comes after clipping", evidence)
+                       "the loss: unscale_() comes after clipping, or not at all", evidence + [
+                           f"the scale is {scale:g}, so the limit is {of_a * scale:.4g}"])
     if near(of_a, of_b) or not of_a and not averages_right(pair, pair.beyond):
         return evidence[0]
     return Finding("clipping", "A clips its gradient to another norm than B" if all(limits) else

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from .pair import (Answer, Finding, Pair, averages_right, backward_passes, count, flat, has_effect,
-                   is_pipeline, mean_loss, rounding_unit)
+                   is_pipeline, mean_loss, only_in_a, rounding_unit)
 from .runs import Run, weights_apart
 from .vectors import near
 
@@ -331,6 +331,19 @@ def schedule(pair: Pair) -> Answer:
                 return Finding(f"schedule-too-{word}", f"the schedule of A runs {factor} times too "
                                f"{word}", evidence, step)
     return Finding("schedule", "A has another learning-rate schedule", evidence, step)
+
+
+def scales(pair: Pair) -> Answer:
+    """The scale of the loss per rank."""
+    for step in pair.steps:
+        of_a, of_b = ([r.get("scale") for r in run.at(step)] for run in (pair.a, pair.b))
+        if len({*of_a}) > 1 and len({*of_b}) == 1 and (
+                only_in_a(pair, "gradients", step) or has_effect(pair, step)):
+            return Finding("scale-per-rank", "the ranks of A scale their losses differently, and "
+                           "then average: the state of the GradScaler is loaded or updated on "
+                           "some of them alone",
+                           [f"step {step}: scales {of_a} on ranks {pair.a.ranks()}"], step)
+    return "scale of the loss: the same on all ranks"
 
 
 def follows(fast: list[list[float]], slow: list[list[float]], factor: int) -> bool:

@@ -73,8 +73,20 @@ def precision(pair: Pair) -> Answer:
 
 
 def batch_norm(pair: Pair) -> Answer:
-    """Statistics of each rank's part, whose mean over the ranks is that of B."""
+    """Statistics of each rank's part, whose mean over the ranks is that of B; of each batch of an
+    accumulation window."""
     step = pair.beyond
+    counters = [n for n in pair.names("buffers", step) if n.endswith(STATISTICS[2])]
+    windows = [backward_passes(run, step) for run in (pair.a, pair.b)]
+    sides = [(run.at(step), run.before(step)) for run in (pair.a, pair.b)]
+    if counters and 0 not in windows and windows[0] != windows[1] and all(old for _, old in sides):
+        passes = [sum(sketch_of(new[0], "buffers", n)[0] - sketch_of(old[0], "buffers", n)[0]
+                      for n in counters) for new, old in sides]
+        if 0 not in passes and passes[0] * windows[1] == passes[1] * windows[0]:
+            return Finding("batch-norm-per-batch", "BatchNorm normalises each batch of an "
+                           "accumulation window by itself: accumulation is not a larger batch", [
+                               f"step {step}: forward passes in training mode: {windows[0]} in A, "
+                               f"{windows[1]} in B, of the same samples"])
     names = [n for n in pair.names("buffers", step) if n.endswith("running_mean")]
     if not names or pair.a.world() < 2:
         return "BatchNorm: " + ("one rank" if names else "no running mean")
