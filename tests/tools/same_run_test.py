@@ -410,7 +410,7 @@ def test_a_limit_of_the_scaled_gradient_that_b_does_not_reach(compare: Compare) 
 
 def test_batch_norm_of_each_batch_of_a_window(compare: Compare) -> None:
     a, b = sketched(2), sketched(1)
-    b[0][1]["sketches"]["gradients"] = {"conv1": [5.0, 9.0, -7.0, 1.0, 0.0]}
+    b[0][1]["sketches"]["gradients"] = {"conv1": [6.0, 9.0, -7.0, 1.0, 0.0]}
     for step in (step for own in (*a, *b) for step in own):
         passes = step["world_size"]
         step["losses"] = [0.5] * passes
