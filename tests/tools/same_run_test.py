@@ -103,7 +103,7 @@ RANKS = [[record(1, rank), record(2, rank)] for rank in range(3)]
     ([record(1, weights=dict.fromkeys(MEANS, "a"))], [record(1, weights=dict.fromkeys(MEANS, "b"))],
      1, f"step 1, rank 0, buffer of {MEANS[0]}: a in A, b in B"),
     ([record(s) for s in (1, 2, 3)], [record(s) for s in (1, 2)], 0,
-     "no difference in 2 records of 1 rank; A has 1 more"),
+     "no difference in 2 records of 1 rank; A has 1 more step"),
     ([record(s) for s in (2, 4, 6)], [record(s) for s in (3, 6)], 0,
      "no difference in 1 record of 1 rank"),
     ([record(2)], [record(3)], 2, "same_run: no step is in both runs"),
@@ -138,7 +138,8 @@ def test_another_kind_of_file_is_refused_with_its_line(compare: Compare, tmp_pat
 
 
 @pytest.mark.parametrize("world, steps, rest", [
-    *((world, 2, "") for world in (2, 3, 4, 8)), (3, 4, "; B has 6 more, without a counterpart")])
+    *((world, 2, "") for world in (2, 3, 4, 8)),
+    (3, 4, "; B has 2 more steps, without a counterpart")])
 def test_exact_runs_of_other_world_sizes_are_compared_as_wholes(
         compare: Compare, world: int, steps: int, rest: str) -> None:
     assert compare(exact_run(1), exact_run(world, steps)) == (
@@ -420,6 +421,22 @@ def test_batch_norm_of_each_batch_of_a_window(compare: Compare) -> None:
     _, text = compare(a, b)
     assert "step 2: forward passes in training mode: 2 in A, 1 in B" in text, text
     assert text.splitlines()[-1].startswith("batch-norm-per-batch: ")
+
+
+def test_a_schedule_that_begins_anew_after_a_resume(compare: Compare) -> None:
+    a, b = sketched(2), sketched(1, 8)
+    for step in (step for own in (*a, *b) for step in own):
+        weights = [9.0, step["step"] + 4.0 * (step["world_size"] == 2), 2.0, 3.0, 4.0]
+        step["sketches"]["weights"] = {"conv1": weights}
+        step["rates"] = [step["step"] / 8]
+        step["samples"] = []
+    a[0][0]["rates"] = a[1][0]["rates"] = [5 / 8]  # of the optimizer's state
+    for own, begin in ((a[0], 4.0), (a[1], 4.0), (b[0], 0.0)):
+        own[0]["before"] = {"step": 0, "weights": {"conv1": "dddd0"},
+                            "sketches": {"weights": {"conv1": [9.0, begin, 2.0, 3.0, 4.0]}}}
+    _, text = compare(a, b)
+    assert "step 2: learning rate [0.25] in A, [0.75] in B" in text, text
+    assert text.splitlines()[-1].startswith("schedule-restarted: "), text
 
 
 @pytest.mark.parametrize("passes, window, why", [

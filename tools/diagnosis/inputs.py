@@ -292,8 +292,9 @@ def noise(pair: Pair) -> Answer:
     states = [[record.get("random") for record in run.at(step)] for run in (pair.a, pair.b)]
     if not of_inputs and states[0] == states[1]:
         return "noise: the random generators have the states of B"
-    return Finding("other-noise", "A draws other random numbers than B, for augmentation or "
-                   "dropout", evidence, step)
+    return Finding("other-noise", "A draws other random numbers than B, for " + (
+        "augmentation: another seed, or one generator that the workers or ranks share"
+        if of_inputs else "augmentation or dropout"), evidence, step)
 
 
 def rates_of(run: Run, step: int) -> list[list[float]]:
@@ -318,6 +319,14 @@ def schedule(pair: Pair) -> Answer:
         return f"learning rates: equal in {len(pair.steps)} steps"
     step = pair.steps[other[0]]
     evidence = [f"step {step}: learning rate {of_a[other[0]]} in A, {of_b[other[0]]} in B"]
+    again = [(rates_of(pair.a, s)[0], pair.b.records[s - pair.b.shift, pair.b.ranks()[0]]["rates"])
+             for s in pair.steps[1:] if (s - pair.b.shift, pair.b.ranks()[0]) in pair.b.records]
+    if pair.b.shift and len(again) > 1 and all(
+            near(p, q, 1e-6) for x, y in again for p, q in zip(x, y)):
+        return Finding("schedule-restarted", "the schedule of A begins anew after the resume: the "
+                       "state of the scheduler is not loaded", [
+                           *evidence, "from its second step on, A has the rates of B's steps 2, "
+                           "3, ..."], step)
     if other[0] == 0:
         ratios = [f"{x / y if y else math.inf:.4g}" for x, y in zip(of_a[0], of_b[0])]
         times, rates = ratios[0], "rate"
@@ -355,7 +364,8 @@ def follows(fast: list[list[float]], slow: list[list[float]], factor: int) -> bo
                if i * factor < len(slow)]
     # A rate of each step in its second step, one of each epoch at its begin.
     return bool(matched) and all(matched) and (
-        changes[1][0] == factor * changes[0][0] or changes[0][0] == changes[1][0] == 1)
+        changes[1][0] == factor * changes[0][0] or changes[0][0] == changes[1][0] == 1 < len(
+            matched))
 
 
 def collectives(pair: Pair) -> Answer:
