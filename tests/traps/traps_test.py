@@ -17,7 +17,6 @@ import pytest
 from tests.support.programs import BIN, FULL, ROOT, Launched, run
 from tests.support.ways import compare_fingerprints
 
-SECONDS = 30
 WAITING = ("fork-after-threads", "test-on-rank-0")  # for seconds, and without computing
 LONG = ("padded-evaluation",)  # evaluates the whole test set three times
 PAGE = "docs/traps.md"
@@ -161,7 +160,7 @@ def test_a_demonstration_shows_effect_and_guard_as_on_its_page(
         pytest.skip("with LADDER_FULL")
     with waiting.get(name) or Launched(
             BIN / "traps", name, environment={"LADDER_TRAP_RECORDS": tmp_path}) as started:
-        done = started.finish(SECONDS)
+        done = started.finish()
     # Where weights drift apart, the library warns too.
     assert all("warning: replicas: " in line for line in done.stderr.splitlines()), done.stderr
     assert done.code == 0, done.stdout
