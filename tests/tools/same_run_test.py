@@ -273,6 +273,18 @@ def averaged_until(last: int) -> list[list[Record]]:
     return run
 
 
+def later_from(step: int) -> list[list[Record]]:
+    """Two batches of B's next epoch, then others."""
+    run = sketched(2)
+    for own in run:
+        for at in (step, step + 1, step + 2):
+            own[at - 1]["samples"] = [one + (8 if at < step + 2 else 90)
+                                      for one in own[at - 1]["samples"]]
+            own[at - 1]["gradients"] = {"conv1": "later"}
+            own[at - 1]["sketches"]["gradients"] = {"conv1": [5.0, 9.0, -7.0, 1.0, 0.0]}
+    return run
+
+
 @pytest.mark.parametrize("a, kind, evidence", [
     (each_batch_twice(), "repeated-batches", "the same 4 samples are in steps 1 to 2 of A"),
     ([[step | {"dtypes": ["bfloat16"]} for step in own] for own in sketched(2)], "precision",
@@ -437,6 +449,33 @@ def test_a_schedule_that_begins_anew_after_a_resume(compare: Compare) -> None:
     _, text = compare(a, b)
     assert "step 2: learning rate [0.25] in A, [0.75] in B" in text, text
     assert text.splitlines()[-1].startswith("schedule-restarted: "), text
+
+
+def test_batches_of_a_later_step_until_the_epoch_ends(compare: Compare) -> None:
+    _, text = compare(later_from(2), sketched(1, 8))
+    assert "steps 2 to 3 of A have the samples of steps 4 to 5 of B" in text, text
+    assert "data-position: A reads the batches that B reads 2 steps later" in text
+
+
+def test_samples_of_two_epochs_in_a_window_are_no_padding(compare: Compare) -> None:
+    a, b = gradient_of([9.0, -7.0, 1.0, 0.0], 3), sketched(1)
+    for own in (*a, *b):
+        for step in own:
+            step["losses"] = [0.5] * (2 if own is not b[0] and step["step"] == 3 else 1)
+    for own, samples in zip(a, ([12, 13, 16], [14, 15, 12])):
+        own[2]["samples"] = samples
+    _, text = compare(a, b)
+    assert "backward passes: 2 in A, 1 in B\naccumulation-window: " in text, text
+
+
+def test_parameters_in_16_bits_are_no_other_ones(compare: Compare) -> None:
+    a, b = sketched(2), sketched(1)
+    for own, last in ((a[0], 4.01), (a[1], 4.01), (b[0], 4.0)):
+        own[0]["before"] = {"step": 0, "weights": {"conv1": str(last)},
+                            "sketches": {"weights": {"conv1": [9.0, 0.5, 2.0, 3.0, last]}}}
+        own[0]["dtypes"] = ["float32" if own is b[0] else "bfloat16"]
+    _, text = compare(a, b)
+    assert text.splitlines()[-1] == "precision: A has parameters in bfloat16, B in float32", text
 
 
 @pytest.mark.parametrize("passes, window, why", [

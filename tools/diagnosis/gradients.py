@@ -105,7 +105,8 @@ def not_averaged(pair: Pair) -> Answer:
         return "averaging: the gradients of the ranks are no sums of each other"
     if equal:
         return Finding("outside-the-wrapper", "some parameters of A are not averaged: they are "
-                       "outside of the wrapper or ignored by it, or averaging by hand misses them",
+                       "outside of the wrapper, ignored by it or unfrozen after it was made, or "
+                       "averaging by hand misses them",
                        evidence)
     if step - 1 in pair.steps and not disagreeing(pair.a, "gradients", step - 1):
         return Finding("no-sync", f"A averages until step {step - 1} and then no longer: no_sync "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import Any
 
 from .pair import (Answer, Finding, Pair, averages_right, backward_passes, count, flat, has_effect,
@@ -59,6 +59,13 @@ def start(pair: Pair) -> Answer:
                 [f"before step {step}: {len(other)} of {len(names)} tensors of rank "
                  f"{record['rank']} differ from rank 0, such as {other[0]}"])
     distance = weights_apart(sides[0][0], sides[1][0])
+    of_a, of_b = ({one for r in run.at(step) for one in r.get("dtypes", ["float32"])}
+                  for run in (pair.a, pair.b))
+    if of_a != of_b and 0 < distance < 2.0**-7 and (of_a | of_b) & {"bfloat16", "float16"}:
+        return Finding("precision", f"A has parameters in {' and '.join(sorted(of_a))}, B in "
+                       f"{' and '.join(sorted(of_b))}", [
+                           f"before step {step}: relative distance {distance:.1e}, which the "
+                           "shorter numbers explain"])
     if distance > 16 * rounding_unit(pair):
         return Finding("start", "A begins with other parameters than B",
                        [f"before step {step}: relative distance {distance:.1e}"])
@@ -92,6 +99,9 @@ def repeated_samples(pair: Pair) -> Answer:
                        "another seed on each: in an epoch, some samples are read twice, others "
                        "not at all",
                        [text, f"{lost.total()} of {all_of[1].total()} samples of B are missing"])
+    windows = [[backward_passes(run, step) for step in pair.steps] for run in (pair.a, pair.b)]
+    if any(x * windows[1][0] != y * windows[0][0] for x, y in zip(*windows)):
+        return f"{text}, in windows of other numbers of batches"
     return Finding("padding", "the sampler of A repeats samples to fill the ranks' parts", [text])
 
 
@@ -229,11 +239,13 @@ def shifted(pair: Pair, of_a: list[list[Any]], begin: int) -> Finding | None:
     own = [(step, Counter(part)) for step, part in zip(pair.steps[begin:], of_a[begin:])][:8]
     for by in sorted({s - own[0][0] for s, part in in_b.items() if part == own[0][1]}, key=abs):
         met = [in_b.get(step + by) == part for step, part in own if step + by in in_b]
-        if len(met) > 1 and all(met):
+        met = [*takewhile(bool, met)]
+        if len(met) > 1:
             when = f"{count(abs(by), 'step')} {'earlier' if by < 0 else 'later'}"
             return Finding("data-position", f"A reads the batches that B reads {when}: data and "
                            "weights are of other steps, as after a resume that skips no batch, one "
-                           "too many, or has the weights of another checkpoint",
+                           "too many or some in each epoch, or has the weights of another "
+                           "checkpoint",
                            [" have the samples of ".join(
                                f"steps {begin} to {begin + len(met) - 1} of {run.name}" for
                                run, begin in ((pair.a, own[0][0] + pair.a.shift),
