@@ -326,12 +326,18 @@ def test_samples_that_get_other_values_in_the_course_of_a_run(compare: Compare) 
     assert "other-samples: the samples of A get other values in the course of the run" in text
 
 
-@pytest.mark.parametrize("loss, kind", [(0.5, "rounding"), (0.502, "another-loss")])
-def test_a_loss_tells_another_loss_from_a_flip(compare: Compare, loss: float, kind: str) -> None:
+@pytest.mark.parametrize("loss, window, kind", [
+    (0.5, 1, "rounding: "), (0.502, 1, "another-loss: A computes another loss of the same weights "
+                                       "and samples: other labels"),
+    (0.502, 2, "another-loss: A computes another loss of the same weights and samples: means")])
+def test_a_loss_tells_another_loss_from_a_flip(compare: Compare, loss: float, window: int,
+                                               kind: str) -> None:
     a, b = sketched(2), sketched(1)
     for own in (*a, *b):
         for step in own:
-            step["losses"] = [0.5 if own is b[0] or step["step"] < 3 else loss]
+            step["losses"] = [0.5]
+            if own is not b[0]:
+                step["losses"] = [(loss if step["step"] == 3 else 0.5) / window] * window
             step["sketches"]["weights"]["conv1"][4] += 1e-6 * (own is b[0])  # a flip needs some
             if own is b[0]:
                 step["sketches"]["local"] = {"conv1": GRADIENT}

@@ -100,7 +100,8 @@ def not_averaged(pair: Pair) -> Answer:
         evidence.append("the mean of the ranks' gradients is the gradient of B")
         if own and not equal:
             return Finding("partly-averaged", "some backward passes of the step are averaged, and "
-                           "others not, as the last one within no_sync()", evidence)
+                           "others not: no_sync(), or the flag that it sets, must be there before "
+                           "the forward, and not in the last pass", evidence)
     else:
         return "averaging: the gradients of the ranks are no sums of each other"
     if equal:

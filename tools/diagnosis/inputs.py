@@ -133,8 +133,10 @@ def batch_size(pair: Pair) -> Answer:
         return Finding("batch-remainder", "the ranks of A divide the batch without its remainder",
                        evidence)
     if world > 1 and counts[0] == [wanted] * world:
-        return Finding("per-device-batch", "each rank of A takes a batch as large as that of all "
-                       "ranks of B, so a step has more samples and an epoch fewer steps", evidence)
+        passes = backward_passes(pair.a, step)
+        return Finding("per-device-batch", "each rank of A takes a batch" + (
+            f", or a window of {passes} batches," * (passes > 1)) + " as large as that of all "
+            "ranks of B, so a step has more samples and an epoch fewer steps", evidence)
     of_a, of_b = (mean_loss(run, step) for run in (pair.a, pair.b))
     if total < wanted and wanted % total == 0 and near(of_a, of_b, 1e-6):
         return Finding("detached", "a part of the loss of A has no gradient: its forward is under "
@@ -187,8 +189,9 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
     if sizes[0] != sizes[1]:
         evidence = [f"step {step}: {sizes[0]} samples in A, {sizes[1]} in B"]
         if passes[0] != passes[1]:
-            return Finding("accumulation-window", "some accumulation windows of A have another "
-                           "number of batches, as the first or last one of an epoch", evidence + [
+            return Finding("accumulation-window", "accumulation windows of A have another number "
+                           "of batches: the condition of step() is wrong, or leaves out the first "
+                           "or last batches of an epoch", evidence + [
                                f"backward passes: {passes[0]} in A, {passes[1]} in B"])
         if len(set(parts[0])) > len(set(parts[1])):
             return Finding("uneven-steps", "a rank of A leaves out a batch or a backward pass that "

@@ -55,9 +55,14 @@ def another_loss(pair: Pair) -> Answer:
     if isinstance(answer := statistics(pair, step - 1), Finding):
         return Finding(answer.kind, "A computes another loss with other running statistics" +
                        answer.sentence[answer.sentence.index(":"):], [*answer.evidence, text])
-    return Finding("another-loss", "A computes another loss of the same weights and samples: other "
-                   "labels, masks, terms or reductions, a formula that needs the samples of all "
-                   "ranks, or a part of the network that computes something else" + (
+    means = ""
+    if windows[0] != windows[1]:
+        text += f"; backward passes: {windows[0]} in A, {windows[1]} in B"
+        means = ("means of the batches of an accumulation window, which count differently in B by "
+                 "their samples or tokens, ")
+    return Finding("another-loss", "A computes another loss of the same weights and samples: " +
+                   means + "other labels, masks, terms or reductions, a formula that needs the "
+                   "samples of all ranks, or a part of the network that computes something else" + (
                        ", or has a state that the checkpoint lacks"
                        if pair.b.shift and step == pair.steps[0] else ""), [text])
 
