@@ -463,6 +463,22 @@ def test_batches_of_a_later_step_until_the_epoch_ends(compare: Compare) -> None:
     assert "data-position: A reads the batches that B reads 2 steps later" in text
 
 
+def test_batch_norm_in_training_mode_comes_before_what_it_leaves_untrained(
+        compare: Compare) -> None:
+    """A bias before BatchNorm has no gradient."""
+    a, b = gradient_of([9.0, -7.0, 1.0, 0.0], 2), sketched(1)
+    for own in (*a, *b):
+        for step in own:
+            for name, moves in (("norm.running_mean", own is not b[0]), ("bias", own is b[0])):
+                number = float(step["step"] if moves else 1)
+                step["weights"][name] = str(number)
+                step["sketches"]["weights"][name] = [number] * 5
+            step["gradients"]["bias"] = "cccc"
+            step["sketches"]["gradients"]["bias"] = [1e-9] * 5
+    _, text = compare(a, b)
+    assert "running means rest in B, and not in A" in text, text
+
+
 def test_samples_of_two_epochs_in_a_window_are_no_padding(compare: Compare) -> None:
     a, b = gradient_of([9.0, -7.0, 1.0, 0.0], 3), sketched(1)
     for own in (*a, *b):
