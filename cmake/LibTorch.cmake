@@ -185,7 +185,7 @@ if(NOT TARGET ladder_torch)
   message(STATUS "LibTorch: ${ladder_torch_folder}")
 endif()
 
-if(NOT CMAKE_SOURCE_DIR STREQUAL ladder_SOURCE_DIR) # programs of others
+if(NOT CMAKE_SOURCE_DIR STREQUAL ladder_SOURCE_DIR)  # another project, which may call CUDA anywhere
   target_compile_options(ladder_torch INTERFACE ${ladder_torch_cuda_options})
 endif()
 

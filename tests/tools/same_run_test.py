@@ -305,7 +305,7 @@ def later_from(step: int) -> list[list[Record]]:
     (clipped_in_the_window(), "accumulation-window", "has the limit 5, and its direction"),
     (changed(2, 1, 2, gradients={"conv1": "9999"}, scale=65536.0), "scale-per-rank",
      "step 2: scales [None, 65536.0] on ranks [0, 1]"),
-    (averaged_until(2), "no-sync", "A averages until step 2 and then no longer"),
+    (averaged_until(2), "no-sync", "A averages up to step 2 and not from step 3 on"),
     (gradient_of([1024 * x for x in GRADIENT]), "not-unscaled", "1024 times"),
     (gradient_of([0.5, 1.0, 1.5, 2.0]), "lost-gradient", "of A = 0.5, 0 times"),
     (gradient_of([9.0, -7.0, 1.0, 0.0]), "changed-gradient", "step 2: the mean of the ranks'"),
@@ -441,7 +441,7 @@ def test_batch_norm_of_each_batch_of_a_window(compare: Compare) -> None:
     assert text.splitlines()[-1].startswith("batch-norm-per-batch: ")
 
 
-def test_a_schedule_that_begins_anew_after_a_resume(compare: Compare) -> None:
+def test_a_schedule_that_starts_again_after_a_resume(compare: Compare) -> None:
     a, b = sketched(2), sketched(1, 8)
     for step in (step for own in (*a, *b) for step in own):
         weights = [9.0, step["step"] + 4.0 * (step["world_size"] == 2), 2.0, 3.0, 4.0]

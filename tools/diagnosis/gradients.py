@@ -110,8 +110,8 @@ def not_averaged(pair: Pair) -> Answer:
                        "averaging by hand misses them",
                        evidence)
     if step - 1 in pair.steps and not disagreeing(pair.a, "gradients", step - 1):
-        return Finding("no-sync", f"A averages until step {step - 1} and then no longer: no_sync "
-                       "is left on, or averaging by hand finds no parameters", evidence)
+        return Finding("no-sync", f"A averages up to step {step - 1} and not from step {step} "
+                       "on: no_sync is left on, or averaging by hand finds no parameters", evidence)
     wrapped = [r.get("wrapper_forwards", 0) for r in pair.a.at(step)]
     if any(wrapped):
         return Finding("no-sync", "no backward of the step averages: no_sync is left on, or the "

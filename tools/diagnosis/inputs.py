@@ -8,7 +8,7 @@ from itertools import groupby, takewhile
 from typing import Any
 
 from .pair import (Answer, Finding, Pair, averages_right, backward_passes, count, flat, has_effect,
-                   is_pipeline, mean_loss, only_in_a, rounding_unit)
+                   is_pipeline, mean_loss, only_in_a, rounding_unit, values_per_rank, windows_of)
 from .runs import Run, weights_apart
 from .vectors import near
 
@@ -99,8 +99,8 @@ def repeated_samples(pair: Pair) -> Answer:
                        "another seed on each: in an epoch, some samples are read twice, others "
                        "not at all",
                        [text, f"{lost.total()} of {all_of[1].total()} samples of B are missing"])
-    windows = [[backward_passes(run, step) for step in pair.steps] for run in (pair.a, pair.b)]
-    if any(x * windows[1][0] != y * windows[0][0] for x, y in zip(*windows)):
+    windows = [windows_of(pair, step) for step in pair.steps]
+    if any(x * windows[0][1] != y * windows[0][0] for x, y in windows):
         return f"{text}, in windows of other numbers of batches"
     return Finding("padding", "the sampler of A repeats samples to fill the ranks' parts", [text])
 
@@ -185,7 +185,7 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
     step = pair.steps[differs[0]]
     parts = [[len(part) for part in pair.samples(run, step)] for run in (pair.a, pair.b)]
     sizes = [sum(part) for part in parts]
-    passes = [backward_passes(run, step) for run in (pair.a, pair.b)]
+    passes = windows_of(pair, step)
     if sizes[0] != sizes[1]:
         evidence = [f"step {step}: {sizes[0]} samples in A, {sizes[1]} in B"]
         if passes[0] != passes[1]:
@@ -241,16 +241,16 @@ def shifted(pair: Pair, of_a: list[list[Any]], begin: int) -> Finding | None:
             in_b.setdefault(step, Counter()).update(map(str, record.get(kind) or []))
     own = [(step, Counter(part)) for step, part in zip(pair.steps[begin:], of_a[begin:])][:8]
     for by in sorted({s - own[0][0] for s, part in in_b.items() if part == own[0][1]}, key=abs):
-        met = [in_b.get(step + by) == part for step, part in own if step + by in in_b]
-        met = [*takewhile(bool, met)]
-        if len(met) > 1:
+        met = len([*takewhile(bool, (in_b[step + by] == part for step, part in own
+                                     if step + by in in_b))])
+        if met > 1:
             when = f"{count(abs(by), 'step')} {'earlier' if by < 0 else 'later'}"
             return Finding("data-position", f"A reads the batches that B reads {when}: data and "
                            "weights are of other steps, as after a resume that skips no batch, one "
                            "too many or some in each epoch, or has the weights of another "
                            "checkpoint",
                            [" have the samples of ".join(
-                               f"steps {begin} to {begin + len(met) - 1} of {run.name}" for
+                               f"steps {begin} to {begin + met - 1} of {run.name}" for
                                run, begin in ((pair.a, own[0][0] + pair.a.shift),
                                               (pair.b, own[0][0] + by + pair.b.shift)))])
     return None
@@ -320,13 +320,10 @@ def schedule(pair: Pair) -> Answer:
     """Learning rates: per rank, and over the steps."""
     if not all(all(rates_of(run, s)) for run in (pair.a, pair.b) for s in pair.steps):
         return "learning rates: not recorded in both runs"
-    for step in pair.steps:
-        rates = rates_of(pair.a, step)
-        if any(r != rates[0] for r in rates) and all(
-                r == rates_of(pair.b, step)[0] for r in rates_of(pair.b, step)):
-            return Finding("schedule-per-rank", "the ranks of A have different learning rates: "
-                           "the scheduler steps on some of them alone, or by their own numbers",
-                           [f"step {step}: {rates} on ranks {pair.a.ranks()}"], step)
+    for step, rates in values_per_rank(pair, lambda record: record["rates"]):
+        return Finding("schedule-per-rank", "the ranks of A have different learning rates: "
+                       "the scheduler steps on some of them alone, or by their own numbers",
+                       [f"step {step}: {rates} on ranks {pair.a.ranks()}"], step)
     of_a, of_b = ([rates_of(run, s)[0] for s in pair.steps] for run in (pair.a, pair.b))
     other = [i for i, (x, y) in enumerate(zip(of_a, of_b))
              if any(not near(p, q, 1e-6) for p, q in zip(x, y))]
@@ -334,11 +331,8 @@ def schedule(pair: Pair) -> Answer:
         return f"learning rates: equal in {len(pair.steps)} steps"
     step = pair.steps[other[0]]
     evidence = [f"step {step}: learning rate {of_a[other[0]]} in A, {of_b[other[0]]} in B"]
-    again = [(rates_of(pair.a, s)[0], pair.b.records[s - pair.b.shift, pair.b.ranks()[0]]["rates"])
-             for s in pair.steps[1:] if (s - pair.b.shift, pair.b.ranks()[0]) in pair.b.records]
-    if pair.b.shift and len(again) > 1 and all(
-            near(p, q, 1e-6) for x, y in again for p, q in zip(x, y)):
-        return Finding("schedule-restarted", "the schedule of A begins anew after the resume: the "
+    if restarted(pair):
+        return Finding("schedule-restarted", "the schedule of A starts again after the resume: the "
                        "state of the scheduler is not loaded", [
                            *evidence, "from its second step on, A has the rates of B's steps 2, "
                            "3, ..."], step)
@@ -357,16 +351,23 @@ def schedule(pair: Pair) -> Answer:
     return Finding("schedule", "A has another learning-rate schedule", evidence, step)
 
 
+def restarted(pair: Pair) -> bool:
+    """Whether a resumed A has the rates with which B began. A's first one is the optimizer's."""
+    rank = pair.b.ranks()[0]
+    rates = [(rates_of(pair.a, step)[0], pair.b.records[begun, rank]["rates"])
+             for step in pair.steps[1:] if (begun := step - pair.b.shift, rank) in pair.b.records]
+    return bool(pair.b.shift) and len(rates) > 1 and all(
+        near(x, y, 1e-6) for pairs in rates for x, y in zip(*pairs))
+
+
 def scales(pair: Pair) -> Answer:
     """The scale of the loss per rank."""
-    for step in pair.steps:
-        of_a, of_b = ([r.get("scale") for r in run.at(step)] for run in (pair.a, pair.b))
-        if len({*of_a}) > 1 and len({*of_b}) == 1 and (
-                only_in_a(pair, "gradients", step) or has_effect(pair, step)):
+    for step, found in values_per_rank(pair, lambda record: record.get("scale")):
+        if only_in_a(pair, "gradients", step) or has_effect(pair, step):
             return Finding("scale-per-rank", "the ranks of A scale their losses differently, and "
                            "then average: the state of the GradScaler is loaded or updated on "
                            "some of them alone",
-                           [f"step {step}: scales {of_a} on ranks {pair.a.ranks()}"], step)
+                           [f"step {step}: scales {found} on ranks {pair.a.ranks()}"], step)
     return "scale of the loss: the same on all ranks"
 
 
@@ -385,12 +386,10 @@ def follows(fast: list[list[float]], slow: list[list[float]], factor: int) -> bo
 
 def collectives(pair: Pair) -> Answer:
     """Calls that one rank of A made, and another did not."""
-    for step in pair.steps:
-        calls = [[tuple(c) for c in r.get("collectives", [])] for r in pair.a.at(step)]
-        in_b = [r.get("collectives", []) for r in pair.b.at(step)]
-        if any(c != calls[0] for c in calls) and all(c == in_b[0] for c in in_b):
-            return Finding("skipped-collective", "a rank of A skipped a collective, so the calls "
-                           "of the ranks do not belong together",
-                           [f"step {step}: rank {rank} called {dict(Counter(map(str, c)))}"
-                            for rank, c in zip(pair.a.ranks(), calls)], step)
+    for step, calls in values_per_rank(pair, lambda record: [
+            tuple(call) for call in record.get("collectives", [])]):
+        return Finding("skipped-collective", "a rank of A skipped a collective, so the calls "
+                       "of the ranks do not belong together",
+                       [f"step {step}: rank {rank} called {dict(Counter(map(str, one)))}"
+                        for rank, one in zip(pair.a.ranks(), calls)], step)
     return "collectives: the same calls on all ranks"

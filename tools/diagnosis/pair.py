@@ -6,7 +6,7 @@ A hypothesis is a function of a pair that returns a finding, or why it is exclud
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,6 +109,15 @@ def only_in_a(pair: Pair, kind: str, step: int) -> set[str]:
     return disagreeing(pair.a, kind, step) - disagreeing(pair.b, kind, step)
 
 
+def values_per_rank(pair: Pair, value: Callable[[Record], Any]) -> Iterator[tuple[int, list[Any]]]:
+    """Steps in which a value of the records differs between the ranks of A, with these values, and
+    not between those of B."""
+    for step in pair.steps:
+        of_a, of_b = ([value(record) for record in run.at(step)] for run in (pair.a, pair.b))
+        if any(one != of_a[0] for one in of_a) and all(one == of_b[0] for one in of_b):
+            yield step, of_a
+
+
 def moved(run: Run, step: int) -> bool:
     return any(old["weights"] != new["weights"] for old, new in zip(run.before(step), run.at(step)))
 
@@ -181,6 +190,11 @@ def scale_of(run: Run, step: int) -> float:
 def backward_passes(run: Run, step: int) -> int:
     """Of the first rank; 0 if they are not recorded."""
     return len(run.at(step)[0].get("losses", []))
+
+
+def windows_of(pair: Pair, step: int) -> list[int]:
+    """Backward passes of A and B."""
+    return [backward_passes(run, step) for run in (pair.a, pair.b)]
 
 
 def over_mean(gradient: Vector, own: list[Vector], scale: float) -> float:

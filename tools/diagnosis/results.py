@@ -5,9 +5,14 @@ from __future__ import annotations
 import math
 
 from .pair import (Answer, Finding, Pair, averages_right, backward_passes, bound, count,
-                   disagreeing, gradient_norms, has_effect, mean_loss, only_in_a)
+                   disagreeing, gradient_norms, has_effect, mean_loss, only_in_a, windows_of)
 from .runs import STATISTICS, weights_apart
 from .vectors import apart, mean, near, sketch_of, vector
+
+
+def counters_of(pair: Pair, step: int) -> list[str]:
+    """Buffers of BatchNorm that count its forward passes in training mode."""
+    return [n for n in pair.names("buffers", step) if n.endswith(STATISTICS[2])]
 
 
 def statistics(pair: Pair, step: int) -> Answer:
@@ -20,7 +25,7 @@ def statistics(pair: Pair, step: int) -> Answer:
                                              0.02, 10 * bound(pair, step))]
     if not found:
         return "running statistics: those of B"
-    counters = [n for n in pair.names("buffers", step) if n.endswith(STATISTICS[2])]
+    counters = counters_of(pair, step)
     passes = [sum(run.at(step)[0]["sketches"]["buffers"].get(n, [0.0])[0] for n in counters)
               for run in (pair.a, pair.b)]
     windows = [backward_passes(run, step) or 1 for run in (pair.a, pair.b)]
@@ -40,7 +45,7 @@ def another_loss(pair: Pair) -> Answer:
     before = [old[0] if old else {} for old in (pair.a.before(step), pair.b.before(step))]
     if math.isnan(of_a + of_b) or not all(before) or not pair.samples(pair.a, step):
         return "loss: losses, samples or the weights before are not recorded"
-    windows = [backward_passes(run, step) for run in (pair.a, pair.b)]
+    windows = windows_of(pair, step)
     text = f"step {step}: the loss is {of_a:.7g} in A, {of_b:.7g} in B"
     if near(of_a, of_b, 1e-5 + 10 * weights_apart(*before)):
         calls = {call[0] for r in pair.a.at(step) for call in r.get("collectives", [])}
@@ -81,8 +86,8 @@ def batch_norm(pair: Pair) -> Answer:
     """Statistics of each rank's part, whose mean over the ranks is that of B; of each batch of an
     accumulation window."""
     step = pair.beyond
-    counters = [n for n in pair.names("buffers", step) if n.endswith(STATISTICS[2])]
-    windows = [backward_passes(run, step) for run in (pair.a, pair.b)]
+    counters = counters_of(pair, step)
+    windows = windows_of(pair, step)
     sides = [(run.at(step), run.before(step)) for run in (pair.a, pair.b)]
     if counters and 0 not in windows and windows[0] != windows[1] and all(old for _, old in sides):
         passes = [sum(sketch_of(new[0], "buffers", n)[0] - sketch_of(old[0], "buffers", n)[0]
@@ -146,9 +151,9 @@ def optimizers(pair: Pair) -> Answer:
                 "ranks after it; distances from B: " + ", ".join(
                     f"{apart(vector(r, 'weights', names), of_b):.1e}" for r in pair.a.at(step))]
     if step - 1 in pair.steps and not disagreeing(pair.a, "weights", step - 1):
-        return Finding("changed-weights", "until this step the ranks of A take equal steps: here "
-                       "something on some ranks alone changes weights, such as an export that "
-                       "casts the network, or their optimizers", evidence)
+        return Finding("changed-weights", "the ranks of A take equal steps up to this one: then "
+                       "code of some ranks alone changes weights, such as an export that casts "
+                       "the network, or their optimizers differ", evidence)
     return Finding("optimizer-per-rank", "the optimizers of A's ranks make different steps of "
                    "equal gradients", evidence)
 
