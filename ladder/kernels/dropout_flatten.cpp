@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ladder/core/simd.h"
 #include "ladder/kernels/vectors.h"
 #include "ladder/nn/create_graph.h"
 #include "ladder/nn/ops.h"
@@ -51,7 +52,7 @@ enum class Direction { kFlatten, kBack };
 template <typename T>
 void transpose_samples_of(Direction direction, const torch::Tensor& images,
                           const torch::Tensor& flat, const torch::Tensor& keep, double scale) {
-  const float factor[2] = {0.0F, as_float(rounded<T>(static_cast<float>(scale)))};
+  const float factor = as_float(rounded<T>(static_cast<float>(scale)));
   const std::int64_t channels = images.size(1);
   const std::int64_t pixels = images.size(2) * images.size(3);
   at::parallel_for(0, images.size(0), 1, [&](std::int64_t begin, std::int64_t end) {
@@ -60,13 +61,15 @@ void transpose_samples_of(Direction direction, const torch::Tensor& images,
       auto* image = static_cast<T*>(images.data_ptr()) + offset;
       auto* row = static_cast<T*>(flat.data_ptr()) + offset;
       const auto* kept = keep.const_data_ptr<std::uint8_t>() + offset;
-      transpose_sample(channels, pixels, [&](std::int64_t i, std::int64_t j) {
-        if (direction == Direction::kFlatten) {
-          row[i] = rounded<T>(as_float(image[j]) * factor[kept[i]]);
-        } else {
-          image[j] = rounded<T>(as_float(row[i]) * factor[kept[i]]);
-        }
-      });
+      if (direction == Direction::kFlatten) {
+        transpose_sample(channels, pixels, [=](std::int64_t i, std::int64_t j) {
+          row[i] = rounded<T>(as_float(image[j]) * (kept[i] * factor));
+        });
+      } else {
+        transpose_sample(channels, pixels, [=](std::int64_t i, std::int64_t j) {
+          image[j] = rounded<T>(as_float(row[i]) * (kept[i] * factor));
+        });
+      }
     }
   });
 }
@@ -80,6 +83,14 @@ void transpose_samples(Direction direction, const torch::Tensor& images, const t
   }
 }
 
+LADDER_SIMD_V3
+void compare(const std::vector<std::uint32_t>& words, std::uint32_t threshold, std::uint8_t* kept) {
+  const std::size_t count = words.size();
+  const std::uint32_t* word = words.data();
+  LADDER_IVDEP
+  for (std::size_t i = 0; i < count; ++i) kept[i] = word[i] < threshold ? 0 : 1;
+}
+
 // uint8 [N, elements]: 1 = kept.
 torch::Tensor draw_keep(const torch::Tensor& images, const RandomKey& key,
                         const DropoutMaskOptions& options) {
@@ -91,8 +102,7 @@ torch::Tensor draw_keep(const torch::Tensor& images, const RandomKey& key,
     std::vector<std::uint32_t> words(static_cast<std::size_t>(elements));
     for (std::int64_t i = begin; i < end; ++i) {
       draw_words(key, positions.const_data_ptr<std::int64_t>()[i], options, words);
-      auto* kept = keep.mutable_data_ptr<std::uint8_t>() + i * elements;
-      for (const std::uint32_t word : words) *kept++ = word < threshold ? 0 : 1;
+      compare(words, threshold, keep.mutable_data_ptr<std::uint8_t>() + i * elements);
     }
   });
   return keep;
