@@ -518,6 +518,63 @@ def test_statistics_tell_more_passes_from_another_momentum(compare: Compare, pas
     assert f"batches counted: {4 * passes} in A, 4 in B" in text
 
 
+def test_a_limit_that_both_runs_have_hides_a_factor(compare: Compare) -> None:
+    a, b = sketched(2), sketched(1)
+    for step in (step for own in (*a, *b) for step in own):
+        below = step["step"] > 2 and step["world_size"] == 1  # the limit, 4.8; A has twice as much
+        numbers = [x * (0.8 if below else 1.0) for x in [5.0, *GRADIENT]]
+        step |= {"gradients": {"conv1": str(numbers)}, "losses": [0.5, 0.5]}
+        step["sketches"]["gradients"] = {"conv1": numbers}
+        factor = 0.8 if below else 1.6
+        own = step["sketches"]["local"]["conv1"] if step["world_size"] == 2 else GRADIENT
+        step["sketches"]["local"] = {"conv1": [factor * x for x in own]}
+    _, text = compare(a, b)
+    assert "accumulation: A does not divide the loss" in text and ": 2 times the grad" in text, text
+
+
+def test_fp16_without_a_scaler_loses_small_gradients(compare: Compare) -> None:
+    a, b = sketched(2), sketched(1)
+    for step in (step for own in (*a, *b) for step in own):
+        step |= {"precision": "fp16", "scale": 1024.0 if step["world_size"] == 1 else None}
+        small = [0.001, *(1e-4 * x * (step["world_size"] == 1 or x < 3) for x in GRADIENT)]
+        step["sketches"]["gradients"]["head"] = small
+        step["gradients"] |= {"head": str(small)}
+    _, text = compare(a, b)
+    assert "precision: A computes in fp16 without the GradScaler" in text, text
+    assert "the gradient of head is 8.8e-01" in text, text
+
+
+@pytest.mark.parametrize("moves, line", [
+    ("a", "also-trained: A changes parameters or buffers that have no gradient"),
+    ("b", "not-trained: A leaves tensors as they are that B changes")])
+def test_tensors_that_change_without_a_gradient_in_one_run(compare: Compare, moves: str,
+                                                           line: str) -> None:
+    runs = {"a": sketched(2), "b": sketched(1)}
+    for name, run in runs.items():
+        for step in (step for own in run for step in own):
+            norm = 3.0 - 0.001 * step["step"] * (name == moves)
+            step["weights"]["unused"] = f"unused{norm}"
+            step["sketches"]["weights"]["unused"] = [norm] * 5
+    _, text = compare(runs["a"], runs["b"])
+    assert line in text and f"such as unused, changes in {moves.upper()} alone" in text, text
+
+
+def test_averages_that_move_in_each_batch_of_a_window(compare: Compare) -> None:
+    a, b = sketched(1), sketched(1)
+    for run, passes in ((a, 4), (b, 1)):
+        for step in run[0]:
+            moved = 2.0 * (1 - 0.9 ** (passes * step["step"]))
+            step |= {"losses": [0.5 + 0.1 * passes * (step["step"] == 2)] * passes}
+            step["weights"]["center"] = f"center{moved}"
+            step["sketches"]["weights"]["center"] = [moved] * 5
+        run[0][1]["gradients"] = {"conv1": f"other{passes}"}
+        run[0][1]["sketches"]["gradients"] = {"conv1": [5.0, *(float(passes) ** k for k in range(4))]}
+        run[0][1]["sketches"]["local"] = {"conv1": run[0][1]["sketches"]["gradients"]["conv1"][1:]}
+    _, text = compare(a, b)
+    assert "buffers-per-batch: A changes tensors that have no gradient" in text, text
+    assert "backward passes: 4 in A, 1 in B" in text
+
+
 def test_an_incomplete_last_line_is_ignored_with_a_note(compare: Compare, tmp_path: Path) -> None:
     code, _ = compare(ONE, [record(1), record(2)])
     text = (tmp_path / "b.jsonl").read_text()

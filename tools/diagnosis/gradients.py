@@ -11,7 +11,7 @@ from .pair import (Answer, Finding, Pair, averages_right, backward_passes, bound
                    disagreeing, factor_of_mean, gradient_norms, has_effect, locals_of, moved,
                    numbers, only_in_a, over_mean, scale_of)
 from .runs import Run
-from .vectors import Record, apart, fit, mean, near, norm, vector
+from .vectors import Record, Vector, apart, fit, mean, near, norm, vector
 
 
 def not_trained(pair: Pair) -> Answer:
@@ -125,8 +125,8 @@ def scaled(pair: Pair) -> Answer:
     """A gradient that is a multiple of the right one."""
     step = pair.beyond
     names = pair.names("gradients", step)
-    gradient = pair.whole(pair.a, "gradients", step, names)
-    factors, rest = fit(gradient, [pair.whole(pair.b, "gradients", step, names)])
+    gradient, of_b = (unclipped(pair, run, step, names) for run in (pair.a, pair.b))
+    factors, rest = fit(gradient, [of_b])
     title = "gradients N times too large or small: "
     if only_in_a(pair, "gradients", step) or rest > max(0.01, 4 * bound(pair, step)):
         return f"{title}no multiple of B's leaves less than {rest:.1g}"
@@ -138,18 +138,29 @@ def scaled(pair: Pair) -> Answer:
     factors, rest = fit(gradient, own) if own else ([], math.inf)
     if rest < 0.02:
         evidence.append(f"= {numbers(factors)} times the gradients of the ranks")
-    return factor_kind(pair, times, not own or near(factors[0], 1), evidence) or title + evidence[0]
+    return factor_kind(pair, times, not factors or near(factors[0], 1), evidence) or title + evidence[0]
 
 
-def clip_limit(pair: Pair, run: Run) -> float:
-    """The largest norm of a gradient, if several steps have it, this one too; else 0."""
-    if near(factor_of_mean(pair, run, pair.beyond), 1):
+def clip_limit(pair: Pair, run: Run, steps: list[int] | None = None) -> float:
+    """The largest norm of a gradient, if several steps have it, one of `steps` too, which are this
+    one if they are not given; else 0."""
+    if not steps and near(factor_of_mean(pair, run, pair.beyond), 1):
         return 0.0
     norms = {step: norm([sketch[0] for sketch in run.at(step)[0]["sketches"].get(
         "gradients", {}).values()]) for step in pair.steps}
     limit = max(norms.values())
-    hits = [step for step, size in norms.items() if near(size, limit, 1e-3)]
-    return limit if len(hits) > 1 and pair.beyond in hits else 0.0
+    hits = {step for step, size in norms.items() if near(size, limit, 1e-3)}
+    return limit if len(hits) > 1 and hits & {*(steps or [pair.beyond])} else 0.0
+
+
+def unclipped(pair: Pair, run: Run, step: int, names: list[str]) -> Vector:
+    """The gradient before its norm was limited, as it is in both runs."""
+    gradient, own = pair.whole(run, "gradients", step, names), locals_of(run, step, names)
+    factor = over_mean(gradient, own, scale_of(run, step))
+    if not factor < 0.98 or not near(*(clip_limit(pair, one, pair.steps)
+                                       for one in (pair.a, pair.b)), 1e-3):
+        return gradient
+    return [x / scale_of(run, step) for x in mean(own)]
 
 
 def clipping(pair: Pair) -> Answer:
@@ -159,6 +170,9 @@ def clipping(pair: Pair) -> Answer:
     of_a, of_b = limits = [clip_limit(pair, run) for run in (pair.a, pair.b)]
     if not any(limits) or disagreeing(pair.a, "gradients", pair.beyond):
         return "clipping: no norm of a gradient is that of several steps"
+    often = [clip_limit(pair, run, pair.steps) for run in (pair.a, pair.b)]
+    if not all(limits) and near(*often, 1e-3):
+        return f"clipping: the norm of the gradient has the limit {often[0]:.4g} in both runs"
     evidence = [f"step {pair.beyond}: the norm of the gradient has a limit: " + ", ".join(
         f"{limit:.4g} in {run}" if limit else f"none in {run}" for limit, run in zip(limits, "AB"))]
     scale = scale_of(pair.a, pair.beyond)

@@ -7,7 +7,7 @@ import math
 from .pair import (Answer, Finding, Pair, averages_right, backward_passes, bound, count,
                    disagreeing, gradient_norms, has_effect, mean_loss, only_in_a, windows_of)
 from .runs import STATISTICS, weights_apart
-from .vectors import apart, mean, near, sketch_of, vector
+from .vectors import apart, mean, near, norm, sketch_of, vector
 
 
 def counters_of(pair: Pair, step: int) -> list[str]:
@@ -60,6 +60,8 @@ def another_loss(pair: Pair) -> Answer:
     if isinstance(answer := statistics(pair, step - 1), Finding):
         return Finding(answer.kind, "A computes another loss with other running statistics" +
                        answer.sentence[answer.sentence.index(":"):], [*answer.evidence, text])
+    if isinstance(answer := window_buffers(pair), Finding):
+        return Finding(answer.kind, answer.sentence, [*answer.evidence, text])
     means = ""
     if windows[0] != windows[1]:
         text += f"; backward passes: {windows[0]} in A, {windows[1]} in B"
@@ -77,7 +79,17 @@ def precision(pair: Pair) -> Answer:
         f" with {dtype} parameters" for dtype in record.get("dtypes", []) if dtype != "float32")
         for record in run.records.values()})) for run in (pair.a, pair.b))
     if of_a == of_b:
-        return f"precision: {of_a} in both"
+        step = pair.steps[0]
+        scaled = [any(record.get("scale") for record in run.at(step)) for run in (pair.a, pair.b)]
+        apart_by = {n: apart(*(pair.whole(run, "gradients", step, [n]) for run in (pair.a, pair.b)))
+                    for n in pair.names("gradients", step)}
+        most = max(apart_by, key=apart_by.__getitem__, default="")
+        if of_a != "fp16" or scaled != [False, True] or apart_by[most] <= bound(pair, step):
+            return f"precision: {of_a} in both"
+        return Finding("precision", "A computes in fp16 without the GradScaler that B has: small "
+                       "gradients become zero", [
+                           f"step {step}: the gradient of {most} is {apart_by[most]:.1e} from that "
+                           f"of B, and all together {pair.distance('gradients', step):.1e}"])
     return Finding("precision", f"A computes in {of_a}, B in {of_b}", [
         f"step {pair.distances[-1][0]}: gradients {pair.distances[-1][1]:.1e} from those of B"])
 
@@ -158,8 +170,54 @@ def optimizers(pair: Pair) -> Answer:
                    "equal gradients", evidence)
 
 
+def without_gradient(pair: Pair) -> Answer:
+    """Tensors that change without a gradient in one run alone."""
+    names = [n for n in pair.names("buffers", pair.steps[-1]) if not n.endswith(STATISTICS)]
+    change = [{n for n in names if len({record["buffers"].get(n) for step in pair.steps
+                                        for record in (*run.before(step), *run.at(step))}) > 1}
+              for run in (pair.a, pair.b)]
+    if change[0] == change[1] or not pair.names("gradients", pair.steps[-1]):
+        return f"tensors that change without a gradient: {len(change[0])} in both"
+    for found, run in zip((change[0] - change[1], change[1] - change[0]), "AB"):
+        if found:
+            break
+    evidence = [f"steps {pair.steps[0]} to {pair.steps[-1]}: {count(len(found), 'tensor')} without "
+                f"a gradient in both runs, such as {min(found)}, changes in {run} alone"]
+    if run == "B":
+        return Finding("not-trained", "A leaves tensors as they are that B changes without a "
+                       "gradient, such as moving averages or a codebook", evidence)
+    return Finding("also-trained", "A changes parameters or buffers that have no gradient and rest "
+                   "in B: by weight decay or momentum, if zeros take the place of no gradient, or "
+                   "by code of its own", evidence)
+
+
+def window_buffers(pair: Pair) -> Answer:
+    """Tensors that change without a gradient further than in B, in another number of batches."""
+    step, windows = pair.beyond, windows_of(pair, pair.beyond)
+    sides = [(run.before(step), run.at(step)) for run in (pair.a, pair.b)]
+    if windows[0] == windows[1] or not all(old for old, _ in sides):
+        return "moving averages: as many batches as in B"
+    kept = {n for r in pair.a.at(step) for n in r.get("not_optimized", [])}
+    for name in (*pair.names("buffers", step), *(n for n in pair.names("weights", step)
+                                                 if n in kept)):
+        kind = "weights" if name in kept else "buffers"
+        moved_by = [norm([x - y for x, y in zip(sketch_of(new[0], kind, name),
+                                                sketch_of(old[0], kind, name))])
+                    for old, new in sides]
+        if not name.endswith(STATISTICS) and all(moved_by) and not near(*moved_by, 0.2):
+            return Finding("buffers-per-batch", "A changes tensors that have no gradient in each "
+                           "batch of an accumulation window, and B in each step, such as moving "
+                           "averages of weights or centers", [
+                               f"step {step}: {name} moves {moved_by[0] / moved_by[1]:.3g} times "
+                               f"as far as in B; backward passes: {windows[0]} in A, {windows[1]} "
+                               "in B"])
+    return "moving averages: those of B"
+
+
 def also_trained(pair: Pair) -> Answer:
     """Gradients of parameters that have none in B."""
+    if isinstance(answer := without_gradient(pair), Finding):
+        return answer
     step = pair.beyond
     of_a, of_b = ({n for r in run.at(step) for n in r["gradients"]} for run in (pair.a, pair.b))
     found = [n for n in sorted(of_a - of_b) if n in pair.names("weights", step) and apart(
