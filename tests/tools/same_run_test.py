@@ -293,6 +293,8 @@ def later_from(step: int) -> list[list[Record]]:
     (changed(2, 1, 3, collectives=[["all_reduce", 8]]), "skipped-collective", "step 3: rank 0"),
     ([sketched(2)[0], sketched(2)[1][:3]], "uneven-steps", "[4, 3]"),
     (changed(2, 1, 4, samples=[18, 19, 16]), "padding", "1 of 17 samples"),
+    ([[step | {"samples": step["samples"] * 2} for step in own] for own in sketched(2)],
+     "accumulation-window", "step 1: 8 samples in A ([4, 4] on its ranks), 4 in B"),
     (whole_batches(short=3), "per-device-batch", "step 1: 8 samples in A"),
     (gradient_of([9.0, -7.0, 1.0, 0.0], 4, samples=[98, 99]), "another-order",
      "2 of 16 samples of B are not in A"),

@@ -138,7 +138,8 @@ def scaled(pair: Pair) -> Answer:
     factors, rest = fit(gradient, own) if own else ([], math.inf)
     if rest < 0.02:
         evidence.append(f"= {numbers(factors)} times the gradients of the ranks")
-    return factor_kind(pair, times, not factors or near(factors[0], 1), evidence) or title + evidence[0]
+    added = not factors or near(factors[0], 1)
+    return factor_kind(pair, times, added, evidence) or title + evidence[0]
 
 
 def clip_limit(pair: Pair, run: Run, steps: list[int] | None = None) -> float:
@@ -283,7 +284,10 @@ def factor_kind(pair: Pair, times: float, summed: bool, evidence: list[str]) -> 
     if world > 1 and near(times * world, 1):
         return Finding("divided-twice", "A divides the gradients by the number of ranks twice" + (
             ", or by that of the batches of an accumulation window, which is the same"
-            if windows == world else ""), evidence)
+            if windows == world else "") + (
+                ", or a gather in the loss passes each rank's part of the gradient alone to it"
+                if any("gather" in call[0] for call in first.get("collectives", [])) else ""),
+            evidence)
     if windows > 1 and near(times * windows, 1):
         return Finding("accumulation", "A divides the loss by the batches of an accumulation "
                        "window twice", evidence)

@@ -129,6 +129,11 @@ def batch_size(pair: Pair) -> Answer:
         return f"samples per step: {total} in A, {wanted} in B in {count(alike, 'step')}"
     evidence = [f"step {step}: {total} samples in A ({counts[0]} on its ranks), {wanted} in B"]
     world = pair.a.world()
+    once = [set(flat(pair.samples(run, step))) for run in (pair.a, pair.b)]
+    if once[0] == once[1]:
+        return Finding("accumulation-window", "A passes some samples of a step through the network "
+                       "another number of times than B: a closure, or a second pass, has not all "
+                       "batches of the window", [*evidence, f"the same {len(once[0])} samples"])
     if counts[0] == [wanted // world] * world:
         return Finding("batch-remainder", "the ranks of A divide the batch without its remainder",
                        evidence)
@@ -209,7 +214,7 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
                 "B are not in A"]
     if share == 1:
         return Finding("other-samples", "A reads none of the samples of B" + (
-            ", or the same ones with other values: normalised, cut or cast otherwise"
+            ", or the same ones with other values: normalised, augmented, cut or cast otherwise"
             if not pair.samples(pair.a, step, ("samples",)) else ""), evidence)
     begun = set(flat(of_b[:differs[0]]))
     if begun.issuperset(of_b[differs[0]]) and len(all_a) >= len(all_b) + sizes[1] and not (
