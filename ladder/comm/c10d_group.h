@@ -37,6 +37,9 @@ using MakeBackends = DeviceBackends (*)(ProcessGroup::Setup& setup, const C10dSt
 // Collectives of one rank: nothing to exchange.
 DeviceBackends make_single(ProcessGroup::Setup& setup, const C10dStore& store);
 
+// The result of an operation that has ended.
+c10::intrusive_ptr<c10d::Work> completed(const std::vector<at::Tensor>& tensors);
+
 // Of a backend that can move a tensor to memory that all ranks map (share_memory).
 class SharesTensors {
  public:

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ladder/comm/gloo_backend.h"
 
-#include <ATen/core/ivalue.h>
 #include <fmt/format.h>
 #include <torch/types.h>
 
@@ -31,25 +30,6 @@ c10::intrusive_ptr<Gloo::Options> gloo_options(const ProcessGroup::Setup& setup)
                                  : Gloo::createDeviceForInterface(setup.gloo_interface));
   return options;
 }
-
-// Makes a future when it is needed: that takes longer than a small message.
-class CompletedWork : public c10d::Work {
- public:
-  explicit CompletedWork(Tensors tensors) : tensors_(std::move(tensors)) {}
-  bool isCompleted() override { return true; }
-  bool isSuccess() const override { return true; }
-  bool wait(std::chrono::milliseconds /*timeout*/) override { return true; }
-  Tensors result() override { return tensors_; }
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    auto future =
-        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    future->markCompleted(c10::IValue(tensors_));
-    return future;
-  }
-
- private:
-  Tensors tensors_;
-};
 
 }  // namespace
 
@@ -155,7 +135,5 @@ C10dWork Gloo::recv(Tensors& tensors, int from, int /*tag*/) {
 C10dWork Gloo::recvAnysource(Tensors& /*tensors*/, int /*tag*/) {
   throw UsageError::conflict("recv", "no rank to receive from", "name the rank that sends");
 }
-
-C10dWork completed(const Tensors& tensors) { return c10::make_intrusive<CompletedWork>(tensors); }
 
 }  // namespace ladder

@@ -74,7 +74,4 @@ class FunctionWork : public c10d::Work {
   std::function<void(std::chrono::milliseconds)> wait_;
 };
 
-// The result of an operation that has ended.
-c10::intrusive_ptr<c10d::Work> completed(const std::vector<at::Tensor>& tensors);
-
 }  // namespace ladder
