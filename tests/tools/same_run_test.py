@@ -328,12 +328,16 @@ def test_samples_that_get_other_values_in_the_course_of_a_run(compare: Compare) 
     assert "other-samples: the samples of A get other values in the course of the run" in text
 
 
-@pytest.mark.parametrize("loss, window, kind", [
-    (0.5, 1, "rounding: "), (0.502, 1, "another-loss: A computes another loss of the same weights "
-                                       "and samples: other labels"),
-    (0.502, 2, "another-loss: A computes another loss of the same weights and samples: means")])
+@pytest.mark.parametrize("loss, window, clip, kind", [
+    (0.5, 1, 1.0, "rounding: "),
+    (0.502, 1, 1.0, "another-loss: A computes another loss of the same weights and samples: other "
+                    "labels"),
+    (0.502, 1, 0.5, "another-loss: A computes another loss of the same weights and samples: other "
+                    "labels"),
+    (0.502, 2, 1.0, "another-loss: A computes another loss of the same weights and samples: "
+                    "means")])
 def test_a_loss_tells_another_loss_from_a_flip(compare: Compare, loss: float, window: int,
-                                               kind: str) -> None:
+                                               clip: float, kind: str) -> None:
     a, b = sketched(2), sketched(1)
     for own in (*a, *b):
         for step in own:
@@ -346,7 +350,8 @@ def test_a_loss_tells_another_loss_from_a_flip(compare: Compare, loss: float, wi
             if own is not b[0] and step["step"] == 3:
                 step["gradients"] = {"conv1": "near"}
                 step["sketches"]["local"]["conv1"][0] += 0.1
-                step["sketches"]["gradients"] = {"conv1": [5.0, 1.6, *GRADIENT[1:]]}
+                step["sketches"]["gradients"] = {"conv1": [5.0, *(clip * x for x in (
+                    1.6, *GRADIENT[1:]))]}
     assert compare(a, b)[1].splitlines()[-1].startswith(kind), compare(a, b)[1]
 
 
@@ -570,8 +575,8 @@ def test_averages_that_move_in_each_batch_of_a_window(compare: Compare) -> None:
             step["weights"]["center"] = f"center{moved}"
             step["sketches"]["weights"]["center"] = [moved] * 5
         run[0][1]["gradients"] = {"conv1": f"other{passes}"}
-        run[0][1]["sketches"]["gradients"] = {"conv1": [5.0, *(float(passes) ** k for k in range(4))]}
-        run[0][1]["sketches"]["local"] = {"conv1": run[0][1]["sketches"]["gradients"]["conv1"][1:]}
+        own = [float(passes) ** k for k in range(4)]
+        run[0][1]["sketches"] |= {"gradients": {"conv1": [5.0, *own]}, "local": {"conv1": own}}
     _, text = compare(a, b)
     assert "buffers-per-batch: A changes tensors that have no gradient" in text, text
     assert "backward passes: 4 in A, 1 in B" in text

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from .pair import (Answer, Finding, Pair, averages_right, backward_passes, bound, count,
-                   disagreeing, gradient_norms, has_effect, mean_loss, only_in_a, windows_of)
+                   disagreeing, factor_of_mean, gradient_norms, has_effect, mean_loss, only_in_a,
+                   windows_of)
 from .runs import STATISTICS, weights_apart
 from .vectors import apart, mean, near, norm, sketch_of, vector
 
@@ -54,7 +55,8 @@ def another_loss(pair: Pair) -> Answer:
                            "all_gather, which passes none on",
                            [text, f"A calls {', '.join(sorted(calls))} in the step"])
         return text + "; so the difference is in the backward pass or behind it"
-    if not averages_right(pair, step) or windows[0] != windows[1] and near(
+    of_mean = factor_of_mean(pair, pair.a, step)  # less than 1: clipped
+    if not of_mean < 1.02 or windows[0] != windows[1] and near(
             of_a * windows[1], of_b * windows[0]):
         return text
     if isinstance(answer := statistics(pair, step - 1), Finding):
