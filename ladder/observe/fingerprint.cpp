@@ -17,6 +17,7 @@
 #include "ladder/io/sha256.h"
 #include "ladder/nn/model.h"
 #include "ladder/nn/state_dict.h"
+#include "ladder/optim/fused_optimizer.h"
 
 namespace ladder {
 namespace {
@@ -100,6 +101,29 @@ Json digests_of_rows(const torch::Tensor& input) {
   return rows;
 }
 
+// Learning rates of the steps since the last record, of all optimizers of this process.
+struct Rates {
+  std::mutex mutex;
+  std::vector<double> values;
+};
+
+Rates& noted_rates() {
+  static Rates noted;
+  return noted;
+}
+
+void note_rates(const torch::optim::Optimizer& optimizer) {
+  const std::lock_guard lock(noted_rates().mutex);
+  for (const auto& group : optimizer.param_groups()) {
+    noted_rates().values.push_back(group.options().get_lr());
+  }
+}
+
+std::vector<double> take_rates() {
+  const std::lock_guard lock(noted_rates().mutex);
+  return std::exchange(noted_rates().values, {});
+}
+
 }  // namespace
 
 struct Fingerprint::Local {
@@ -128,6 +152,7 @@ Json Fingerprint::head(std::int64_t step, std::int64_t epoch) const {
 void Fingerprint::watch(const torch::nn::Module& module, std::int64_t steps) {
   before_ = {{"step", steps}};
   add_weights(before_, module);
+  check_before_steps(note_rates);
   local_->records = (steps + 1) % interval_ == 0;
   for (const auto& item : unwrapped(module).named_parameters()) {
     if (!item.value().is_cpu() || !item.value().requires_grad()) continue;
@@ -162,6 +187,8 @@ void Fingerprint::record(std::int64_t step, const Batch& batch, const torch::Ten
                          const torch::nn::Module& module, const Extras& extras) {
   const bool records = step % interval_ == 0;
   local_->records = (step + 1) % interval_ == 0;
+  const auto stepped = take_rates();
+  const auto& rates = extras.rates.empty() ? stepped : extras.rates;
   if (!records) {
     window_ = Json::object();
     return;
@@ -184,7 +211,7 @@ void Fingerprint::record(std::int64_t step, const Batch& batch, const torch::Ten
   add_weights(record, module);
   record["global_size"] = batch.global_size;
   record["random"] = tensor_digest(at::detail::getDefaultCPUGenerator().get_state());
-  if (!extras.rates.empty()) record["rates"] = extras.rates;
+  if (!rates.empty()) record["rates"] = rates;
   if (extras.scale) record["scale"] = *extras.scale;
   record.update(std::exchange(window_, Json::object()));
   if (!before_.is_null()) record["before"] = std::exchange(before_, nullptr);

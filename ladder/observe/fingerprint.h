@@ -31,7 +31,7 @@ class Fingerprint : public StepObserver {
  public:
   // Of a step, what neither the batch nor the module has.
   struct Extras {
-    std::vector<double> rates;    // of the optimizer's groups
+    std::vector<double> rates;    // of the optimizer's groups; empty: of FusedOptimizers that step
     std::optional<double> scale;  // of a GradScaler
   };
 

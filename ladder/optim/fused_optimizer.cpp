@@ -126,9 +126,9 @@ bool take_values(const StateDict& state, const std::string& parameter, StateDict
   return true;
 }
 
-StepCheck& step_check() {
-  static StepCheck check = nullptr;
-  return check;
+std::vector<StepCheck>& step_checks() {
+  static std::vector<StepCheck> checks;
+  return checks;
 }
 
 }  // namespace
@@ -206,7 +206,10 @@ torch::Tensor FusedOptimizer::step(LossClosure closure) {
   return loss;
 }
 
-void check_before_steps(StepCheck check) { step_check() = check; }
+void check_before_steps(StepCheck check) {
+  auto& checks = step_checks();
+  if (std::ranges::find(checks, check) == checks.end()) checks.push_back(check);
+}
 
 void FusedOptimizer::step_scaled(const GradScaling& scaling) {
   const torch::NoGradGuard no_grad;
@@ -215,7 +218,7 @@ void FusedOptimizer::step_scaled(const GradScaling& scaling) {
     throw UsageError::conflict("optimizer", "no parameters",
                                "build the network's layers with register_module");
   }
-  if (step_check() != nullptr) step_check()(*this);
+  for (const auto check : step_checks()) check(*this);
   const auto step_all = [&] {
     if (shard_) return shard_->step(scaling);
     for (const auto& group : param_groups_) step_group(group, scaling);

@@ -243,8 +243,8 @@ class FusedOptimizer : public torch::optim::Optimizer {
   LostSteps lost_steps_;
 };
 
-// From here on, each optimizer calls `check` before a step; it may throw. For wrappers that average
-// gradients, which an optimizer does not know.
+// From here on, each optimizer calls `check` before a step; it may throw. For what an optimizer
+// does not know: wrappers that average gradients, and recordings.
 using StepCheck = void (*)(const torch::optim::Optimizer& optimizer);
 void check_before_steps(StepCheck check);
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "ladder/core/error.h"
+#include "ladder/optim/sgd.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_modules.h"
 #include "tests/support/temporary_folder.h"
@@ -128,6 +129,21 @@ TEST(Fingerprint, RecordsTheStartTheSamplesAndTheGradientsBeforeTheyAreAveraged)
   EXPECT_EQ(line.at("scale"), 4.0);
   EXPECT_EQ(line.at("before").at("step"), 4);
   EXPECT_EQ(line.at("before").at("weights"), line.at("weights"));
+}
+
+TEST(Fingerprint, HasTheLearningRatesOfAnOptimizerThatItDoesNotKnow) {
+  const TemporaryFolder folder;
+  Fingerprint fingerprint(folder.file("a.jsonl"), 2, /*rank=*/0, /*world_size=*/1);
+  Inner model;
+  SGD optimizer(model.parameters(), SgdOptions{.lr = 0.5});
+  fingerprint.watch(model);
+  for (int step = 1; step <= 2; ++step) {
+    model.weight.sum().backward();
+    optimizer.step();
+    fingerprint.record(step, sample_batch(), torch::tensor(0.5F), model);
+    optimizer.param_groups().at(0).options().set_lr(0.25);
+  }
+  EXPECT_EQ(lines_of(folder.read("a.jsonl")).at(0).at("rates"), (Json{0.25}));
 }
 
 // Of 64 bytes and of 8; from Python, as above.
