@@ -158,8 +158,8 @@ def unclipped(pair: Pair, run: Run, step: int, names: list[str]) -> Vector:
     """The gradient before its norm was limited, as it is in both runs."""
     gradient, own = pair.whole(run, "gradients", step, names), locals_of(run, step, names)
     factor = over_mean(gradient, own, scale_of(run, step))
-    if not factor < 0.98 or not near(*(clip_limit(pair, one, pair.steps)
-                                       for one in (pair.a, pair.b)), 1e-3):
+    limits = [clip_limit(pair, one, pair.steps) for one in (pair.a, pair.b)]
+    if not factor < 0.98 or not all(limits) or not near(*limits, 1e-3):
         return gradient
     return [x / scale_of(run, step) for x in mean(own)]
 
