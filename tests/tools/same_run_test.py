@@ -590,6 +590,12 @@ def test_an_incomplete_last_line_is_ignored_with_a_note(compare: Compare, tmp_pa
     assert code == 0 and "cut.jsonl:2: ignored: the line is incomplete" in found
 
 
+def test_a_file_that_is_no_text_is_refused_with_its_name(compare: Compare, tmp_path: Path) -> None:
+    (tmp_path / "binary.jsonl").write_bytes(b"\x7fELF\xff\xfe")
+    code, text = compare(ONE, tmp_path / "binary.jsonl")
+    assert code == 2 and "binary.jsonl:1: not a fingerprint record" in text, text
+
+
 def test_damaged_records_are_refused_or_compared(compare: Compare) -> None:
     """Each value of a record in turn becomes another one."""
     values = [None, -1, "x", [], {}, 1e308, [[]], True, {"conv1": 1}]

@@ -92,7 +92,7 @@ class Run:
 def read_file(run: Run, path: Path) -> None:
     if path.stat().st_size > MOST_BYTES:
         raise Unusable(f"{path}: expected at most {MOST_BYTES} bytes; hint: record fewer steps")
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     lines = text.splitlines()
     for number, line in enumerate(lines, start=1):
         try:
