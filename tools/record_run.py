@@ -8,9 +8,9 @@
             ...
 
 Each rank writes runs/a.rankR.jsonl, with a line per step of the optimizer: docs/formats.md has its
-fields. Draws no random number and changes no tensor. every=10 records each tenth step; `scaler` is
-the GradScaler, if any. Samples are known by hashes of the rows of the network's first tensor;
-samples(ids) of the recording, before the forward, adds their numbers.
+fields. Draws no random number and changes no tensor. every=10 records each tenth step. Samples are
+known by hashes of the rows of the network's first tensor; samples(ids) of the recording, before the
+forward, adds their numbers.
 """
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ import functools
 import hashlib
 import json
 import os
+import sys
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-PROJECTIONS, SHIFT = 4, 101
+PROJECTIONS, SHIFT, PART = 4, 101, 1 << 16
 COLLECTIVES = ("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor",
                "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "barrier")
 WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
@@ -37,24 +38,29 @@ def digest(tensor: torch.Tensor, padded: bool = False) -> str:
     return hashlib.sha256(content.rstrip(b"\0") if padded else content).hexdigest()[:16]
 
 
-@functools.lru_cache(maxsize=8)
-def signs(count: int) -> torch.Tensor:
+@functools.cache
+def signs(begin: int) -> torch.Tensor:
     """+1 and -1 by a hash of the index."""
-    value = (torch.arange(count) * 0x9E3779B1) & 0xFFFFFFFF
+    value = (torch.arange(begin, begin + PART + PROJECTIONS * SHIFT) * 0x9E3779B1) & 0xFFFFFFFF
     value = ((value ^ (value >> 15)) * 0x45D9F3B) & 0xFFFFFFFF
-    return ((value >> 16) & 1).double() * 2 - 1
+    return ((((value >> 16) & 1) * 2) - 1).to(torch.int8)
 
 
-def projections(tensor: torch.Tensor) -> torch.Tensor:
-    flat = tensor.detach().to("cpu", torch.float64).reshape(-1)
-    every = signs(1 << (flat.numel() + PROJECTIONS * SHIFT).bit_length())
-    return torch.stack([flat.dot(every[k * SHIFT:k * SHIFT + flat.numel()])
-                        for k in range(PROJECTIONS)])
+def sketch(tensor: torch.Tensor) -> torch.Tensor:
+    """Norm and projections, part by part: a large tensor is never copied as a whole."""
+    flat, squares = tensor.detach().reshape(-1), torch.zeros((), dtype=torch.float64)
+    found = torch.zeros(PROJECTIONS, dtype=torch.float64)
+    for number, part in enumerate(flat.split(PART)):
+        part = part.to("cpu", torch.float64)
+        every = signs(number * PART)[:len(part) + PROJECTIONS * SHIFT].double()
+        squares += part.dot(part)
+        found += torch.stack([part.dot(every[k * SHIFT:k * SHIFT + len(part)])
+                              for k in range(PROJECTIONS)])
+    return torch.cat([squares.sqrt()[None], found])
 
 
 def sketches(tensors: Tensors) -> dict[str, list[float]]:
-    return {name: [t.detach().double().norm().item(), *projections(t).tolist()]
-            for name, t in tensors.items()}
+    return {name: sketch(t).tolist() for name, t in tensors.items()}
 
 
 def innermost(module: Any, name: str) -> Any:
@@ -64,17 +70,17 @@ def innermost(module: Any, name: str) -> Any:
 
 
 def plain(model: torch.nn.Module, named: Any) -> Tensors:
-    """Without the "module." of wrappers within the model."""
+    """Without the "module." of wrappers within the model, and the "_orig_mod." of compiled parts."""
     inner = [f"{name}." for name, module in model.named_modules() if isinstance(module, WRAPPERS)]
-    return {functools.reduce(lambda n, w: n.replace(f"{w}module.", w), inner, name): tensor
-            for name, tensor in named if isinstance(tensor, torch.Tensor)}
+    return {functools.reduce(lambda n, w: n.replace(f"{w}module.", w), inner, name).replace(
+        "_orig_mod.", ""): tensor for name, tensor in named if isinstance(tensor, torch.Tensor)}
 
 
 class record(contextlib.ExitStack):  # a function to its users
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
-                 path: str | os.PathLike, every: int = 1, scaler: Any = None) -> None:
+                 path: str | os.PathLike, every: int = 1) -> None:
         super().__init__()
-        self.wrapper, self.model, self.scaler = model, innermost(model, "module"), scaler
+        self.wrapper, self.model, self.scaler = model, innermost(model, "module"), None
         self.optimizer, self.path, self.every = innermost(optimizer, "optimizer"), path, every
         self.step, self.local, self.window, self.pending = 0, {}, {}, {}
 
@@ -86,17 +92,18 @@ class record(contextlib.ExitStack):  # a function to its users
         self.file = self.enter_context(open(f"{self.path}.rank{self.head['rank']}.jsonl", "w"))
         self.parameters = plain(self.model, self.model.named_parameters())
         self.head["dtypes"] = sorted({str(p.dtype)[6:] for p in self.parameters.values()})
-        hooks = [self.model.register_forward_pre_hook(self.forward, with_kwargs=True),
+        untraced = torch.compiler.disable if "torch._dynamo" in sys.modules else lambda hook: hook
+        hooks = [self.model.register_forward_pre_hook(untraced(self.forward), with_kwargs=True),
                  self.optimizer.register_step_pre_hook(self.before_step),
                  self.optimizer.register_step_post_hook(self.after_step)]
-        hooks += [module.register_forward_pre_hook(self.leaf_forward)
+        hooks += [module.register_forward_pre_hook(untraced(self.leaf_forward))
                   for module in self.model.modules() if [*module.parameters(recurse=False)]][:1]
         if self.wrapper is not self.model:  # write() before it copies buffers
-            hooks.append(self.wrapper.register_forward_pre_hook(self.wrapper_forward))
+            hooks.append(self.wrapper.register_forward_pre_hook(untraced(self.wrapper_forward)))
         hooks += [p.register_hook(functools.partial(self.backward, name))
                   for name, p in self.parameters.items() if p.requires_grad]
-        self.patch(torch.Tensor, "backward", lambda loss, *_, **__: self.extend(
-            "losses", [loss.item()] if loss.numel() == 1 else []))
+        self.patch(torch.Tensor, "backward", self.loss)
+        self.patch(torch.amp.GradScaler, "step", self.scaler_step)
         for name in COLLECTIVES if grouped else ():
             self.patch(dist, name, functools.partial(self.collective, name))
         for undo in (*(hook.remove for hook in hooks), self.write):
@@ -104,13 +111,12 @@ class record(contextlib.ExitStack):  # a function to its users
         self.before = {"before": {"step": 0} | self.state()}  # in the first record
         return self
 
-    def patch(self, owner: Any, name: str, before: Any) -> None:
+    def patch(self, owner: Any, name: str, around: Any) -> None:
         former = getattr(owner, name)
 
         @functools.wraps(former)
         def patched(*args: Any, **kwargs: Any) -> Any:
-            before(*args, **kwargs)
-            return former(*args, **kwargs)
+            return around(functools.partial(former, *args, **kwargs), *args, **kwargs)
 
         setattr(owner, name, patched)
         self.callback(setattr, owner, name, former)
@@ -125,10 +131,23 @@ class record(contextlib.ExitStack):  # a function to its users
     def samples(self, ids: Any) -> None:
         self.extend("samples", torch.as_tensor(ids).tolist())
 
-    def collective(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def loss(self, call: Any, loss: torch.Tensor, *_: Any, **__: Any) -> None:
+        self.extend("losses", [loss.item()] if loss.numel() == 1 else [])
+        call()
+
+    def scaler_step(self, call: Any, scaler: Any, optimizer: Any, *_: Any, **__: Any) -> Any:
+        self.scaler, step = scaler, self.step
+        found = call()
+        if innermost(optimizer, "optimizer") is self.optimizer and self.step == step:  # skipped
+            self.before_step()
+            self.after_step()
+        return found
+
+    def collective(self, name: str, call: Any, *args: Any, **kwargs: Any) -> Any:
         sizes = [t.numel() * t.element_size() for one in (*args, *kwargs.values())
                  for t in (one if isinstance(one, list) else [one]) if isinstance(t, torch.Tensor)]
         self.extend("collectives", [[name, sum(sizes)]])
+        return call()
 
     def wrapper_forward(self, *_: Any) -> None:
         if torch.is_grad_enabled():
@@ -151,7 +170,7 @@ class record(contextlib.ExitStack):  # a function to its users
 
     def backward(self, name: str, gradient: torch.Tensor) -> None:
         if self.recorded():
-            self.local[name] = self.local.get(name, 0) + projections(gradient)
+            self.local[name] = self.local.get(name, 0) + sketch(gradient)[1:]
 
     def before_step(self, *_: Any) -> None:
         self.write()  # if no forward of the network was seen

@@ -236,27 +236,40 @@ def tutorial(out: str, fault: str, dropout: float = 0.0, adam: bool = False,
             elif ddp and fault in BY_HAND and fault != "weights-averaged":
                 average([p.grad for p in net.parameters()], BY_HAND[fault])
             optimizer.step()
-            if fault == "weights-averaged":
-                average([p.data for p in net.parameters()])
+            if fault in ("weights-averaged", "weights-summed"):
+                average([p.data for p in net.parameters()], 1 if fault == "weights-summed" else None)
 
 
-def attention(out: str, _fault: str) -> None:
+class Placed(nn.Sequential):
+    def forward(self, places: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x + places[:, None])
+
+
+def attention(out: str, _fault: str, batch_first: bool = True, placed: bool = False,
+              compiled: bool = False) -> None:
     """The gradient of its key bias is zero but for rounding, of which AdamW makes whole steps."""
     ddp = dist.is_initialized()
     rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
     torch.manual_seed(3)
-    model = net = nn.Sequential(nn.TransformerEncoderLayer(20, 2, 40, 0.0, batch_first=True),
-                                nn.Linear(20, 5))
+    model = net = (Placed if placed else nn.Sequential)(
+        nn.TransformerEncoderLayer(20, 2, 40, 0.0, batch_first=batch_first), nn.Linear(20, 5))
     optimizer = torch.optim.AdamW(net.parameters(), 0.01)
     if ddp:
         model = DDP(net)
+    if compiled:
+        model = torch.compile(net, backend="eager")
     x, y = samples().tensors
     x, y = x.unflatten(0, (8, 12)), y.unflatten(0, (8, 12))
+    places = [torch.arange(12) / 12] * placed
     with record(model, optimizer, out):  # recorded
         for _ in range(10):
             optimizer.zero_grad()
             part = slice(rank * 8 // world, (rank + 1) * 8 // world)
-            functional.cross_entropy(model(x[part]).flatten(0, 1), y[part].flatten()).backward()
+            inputs, labels = x[part], y[part]
+            if not batch_first:
+                inputs, labels = inputs.transpose(0, 1), labels.T
+            found = model(*places, inputs)
+            functional.cross_entropy(found.flatten(0, 1), labels.flatten()).backward()
             optimizer.step()
 
 
@@ -281,7 +294,7 @@ class Quantized(nn.Linear):
 def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: float = 0.0,
           fp16: bool = False, size: int = BATCH, masked: bool = False, clip: float = 0.0,
           recorded_from: int = 0, averages: bool = False, twins: bool = False,
-          codebook: bool = False, views: bool = False) -> None:
+          codebook: bool = False, views: bool = False, overflows: bool = False) -> None:
     """A second loop of that kind, for faults that were thought of when the tool was finished."""
     ddp = dist.is_initialized()
     rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
@@ -311,8 +324,7 @@ def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: fl
     with contextlib.ExitStack() as recording:
         for epoch in range(epochs):
             if epoch == recorded_from:
-                recording.enter_context(  # recorded
-                    record(model, optimizer, out, scaler=scaler if fp16 else None))
+                recording.enter_context(record(model, optimizer, out))  # recorded
             if fault == "state-lost" and epoch == 1:
                 optimizer.state.clear()
             seed = 0 if fault == "no-set-epoch" else epoch
@@ -341,6 +353,8 @@ def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: fl
                         loss = loss * (y >= 0).sum() / counted
                     if fault == "loss-times-ranks":
                         loss = loss * world
+                    if (overflows or fault == "overflow") and number == 3:
+                        loss = loss * math.inf
                     if fault == "rank-1-times-zero" and rank == 1:
                         loss = loss * 0
                     scaler.scale(loss).backward(retain_graph=fault == "backward-twice")
@@ -450,6 +464,9 @@ FOURTH = {
     # Of a sixth set: the second was called batch-size, the first had the wrong reasons.
     "reduced-to-rank-0": (tutorial, {}, "changed-gradient"),
     "view-detached": (later, {"views": True}, "detached"),
+    # Found by a review: the first was accumulation-window, the second optimizer.
+    "overflow": (later, {"fp16": True}, "skipped-step"),
+    "weights-summed": (tutorial, {}, "summed"),
 }
 
 RANKS = {"evaluated-in-training": 1, "groups": 3, "divided-by-2-of-3": 3}  # others have 2
@@ -494,6 +511,12 @@ RIGHT = {
     "equal rows in the data": ((later, 2, {"twins": True}), (later, 1, {"twins": True})),
     "rows with other ends": ((tutorial, 2, {"more": True}), (tutorial, 1, {"more": True})),
     "attention": ((attention, 2, {}), (attention, 1, {})),
+    "sequences first": ((attention, 2, {"batch_first": False}),
+                        (attention, 1, {"batch_first": False})),
+    "positions first": ((attention, 2, {"placed": True}), (attention, 1, {"placed": True})),
+    "a compiled network": ((attention, 2, {}), (attention, 1, {"compiled": True})),
+    "a step that both skip": ((later, 2, {"fp16": True, "overflows": True}),
+                              (later, 1, {"fp16": True, "overflows": True})),
     "BatchNorm": ((later, 1, {"norm": True}), (later, 1, {"norm": True})),
 }
 

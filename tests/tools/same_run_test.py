@@ -113,6 +113,11 @@ def test_equal_numbers_of_ranks(compare: Compare, a: Any, b: Any, code: int, lin
     assert (found[0], found[1][:len(line)]) == (code, line)
 
 
+def test_no_name_of_a_tensor_moves_the_cursor(compare: Compare) -> None:
+    name = "weights__\x1b[2J"
+    assert "weight of \\x1b[2J: 1 in A" in compare([record(1, **{name: "1"})], ONE)[1]
+
+
 def test_within_a_step_the_order_of_the_record_counts(compare: Compare) -> None:
     for begin, entry in enumerate(ENTRIES.values()):
         changes = dict.fromkeys([*ENTRIES][begin:], "9999")
@@ -319,7 +324,10 @@ def test_kinds(compare: Compare, a: Any, kind: str, evidence: str) -> None:
 
 
 def test_samples_that_get_other_values_in_the_course_of_a_run(compare: Compare) -> None:
-    a, b = gradient_of([9.0, -7.0, 1.0, 0.0], 3), sketched(1)
+    other = [9.0, -7.0, 1.0, 0.0]
+    a, b = gradient_of(other, 3), sketched(1)
+    for own in a:
+        own[2]["sketches"]["local"] = {"conv1": other}
     for run in (a, b):
         for step in (step for own in run for step in own):
             values = "changed" if run is a and step["step"] > 2 else "value"
@@ -528,7 +536,7 @@ def test_statistics_tell_more_passes_from_another_momentum(compare: Compare, pas
 def test_a_limit_that_both_runs_have_hides_a_factor(compare: Compare) -> None:
     a, b = sketched(2), sketched(1)
     for step in (step for own in (*a, *b) for step in own):
-        below = step["step"] > 2 and step["world_size"] == 1  # the limit, 4.8; A has twice as much
+        below = step["step"] > 2 and step["world_size"] == 1  # 4 of the limit 5; A's 8 becomes 5
         numbers = [x * (0.8 if below else 1.0) for x in [5.0, *GRADIENT]]
         step |= {"gradients": {"conv1": str(numbers)}, "losses": [0.5, 0.5]}
         step["sketches"]["gradients"] = {"conv1": numbers}
@@ -537,6 +545,19 @@ def test_a_limit_that_both_runs_have_hides_a_factor(compare: Compare) -> None:
         step["sketches"]["local"] = {"conv1": [factor * x for x in own]}
     _, text = compare(a, b)
     assert "accumulation: A does not divide the loss" in text and ": 2 times the grad" in text, text
+
+
+def test_numbers_of_16_bits_are_no_mean_of_means(compare: Compare) -> None:
+    a, b = sketched(2), sketched(1)
+    for step in (step for own in (*a, *b) for step in own):
+        if step["world_size"] == 2:
+            step["precision"] = "bf16"
+        else:
+            of_b = [0.534 * x + 0.462 * y for x, y in zip([1, 2, 3, 4], [2, 2, 3, 3])]
+            step["sketches"]["gradients"] = {"conv1": [5.0, *of_b]}
+            step["gradients"] = {"conv1": str(of_b)}
+    _, text = compare(a, b)
+    assert "precision: A computes in bf16, B in fp32" in text, text
 
 
 def test_fp16_without_a_scaler_loses_small_gradients(compare: Compare) -> None:

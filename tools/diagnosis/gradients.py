@@ -9,7 +9,7 @@ from typing import Any
 
 from .pair import (Answer, Finding, Pair, averages_right, backward_passes, bound, count,
                    disagreeing, factor_of_mean, gradient_norms, has_effect, locals_of, moved,
-                   numbers, only_in_a, over_mean, scale_of)
+                   numbers, only_in_a, over_mean, precisions, scale_of)
 from .runs import Run
 from .vectors import Record, Vector, apart, fit, mean, near, norm, vector
 
@@ -131,7 +131,7 @@ def scaled(pair: Pair) -> Answer:
     if only_in_a(pair, "gradients", step) or rest > max(0.01, 4 * bound(pair, step)):
         return f"{title}no multiple of B's leaves less than {rest:.1g}"
     times = factors[0]
-    if near(times, 1, 0.01):
+    if near(times, 1, max(0.01, 4 * bound(pair, step))):
         return f"{title}those of B"
     evidence = [f"step {step}: {times:.4g} times the gradient of B, the rest {rest:.1e}"]
     own = locals_of(pair.a, step, names)
@@ -142,24 +142,32 @@ def scaled(pair: Pair) -> Answer:
     return factor_kind(pair, times, added, evidence) or title + evidence[0]
 
 
-def clip_limit(pair: Pair, run: Run, steps: list[int] | None = None) -> float:
-    """The largest norm of a gradient, if several steps have it, one of `steps` too, which are this
-    one if they are not given; else 0."""
-    if not steps and near(factor_of_mean(pair, run, pair.beyond), 1):
-        return 0.0
+def limit_of(pair: Pair, run: Run) -> tuple[float, set[int]]:
+    """The largest norm of a gradient and the steps that have it, if they are several."""
     norms = {step: norm([sketch[0] for sketch in run.at(step)[0]["sketches"].get(
         "gradients", {}).values()]) for step in pair.steps}
     limit = max(norms.values())
     hits = {step for step, size in norms.items() if near(size, limit, 1e-3)}
-    return limit if len(hits) > 1 and hits & {*(steps or [pair.beyond])} else 0.0
+    return (limit, hits) if len(hits) > 1 else (0.0, set())
+
+
+def clip_limit(pair: Pair, run: Run) -> float:
+    """That of this step's gradient; 0 = it has none."""
+    limit, hits = limit_of(pair, run)
+    averaged = near(factor_of_mean(pair, run, pair.beyond), 1)
+    return limit if pair.beyond in hits and not averaged else 0.0
+
+
+def common_limit(pair: Pair) -> float:
+    """Of steps in both runs; 0 = none."""
+    of_a, of_b = (limit_of(pair, run)[0] for run in (pair.a, pair.b))
+    return of_a if near(of_a, of_b, 1e-3) else 0.0
 
 
 def unclipped(pair: Pair, run: Run, step: int, names: list[str]) -> Vector:
     """The gradient before its norm was limited, as it is in both runs."""
     gradient, own = pair.whole(run, "gradients", step, names), locals_of(run, step, names)
-    factor = over_mean(gradient, own, scale_of(run, step))
-    limits = [clip_limit(pair, one, pair.steps) for one in (pair.a, pair.b)]
-    if not factor < 0.98 or not all(limits) or not near(*limits, 1e-3):
+    if not over_mean(gradient, own, scale_of(run, step)) < 0.98 or not common_limit(pair):
         return gradient
     return [x / scale_of(run, step) for x in mean(own)]
 
@@ -171,9 +179,8 @@ def clipping(pair: Pair) -> Answer:
     of_a, of_b = limits = [clip_limit(pair, run) for run in (pair.a, pair.b)]
     if not any(limits) or disagreeing(pair.a, "gradients", pair.beyond):
         return "clipping: no norm of a gradient is that of several steps"
-    often = [clip_limit(pair, run, pair.steps) for run in (pair.a, pair.b)]
-    if not all(limits) and near(*often, 1e-3):
-        return f"clipping: the norm of the gradient has the limit {often[0]:.4g} in both runs"
+    if not all(limits) and (limit := common_limit(pair)):
+        return f"clipping: the norm of the gradient has the limit {limit:.4g} in both runs"
     evidence = [f"step {pair.beyond}: the norm of the gradient has a limit: " + ", ".join(
         f"{limit:.4g} in {run}" if limit else f"none in {run}" for limit, run in zip(limits, "AB"))]
     scale = scale_of(pair.a, pair.beyond)
@@ -305,11 +312,12 @@ def per_tensor(pair: Pair) -> Answer:
              if any(pair.whole(pair.b, "gradients", step, [n]))]
     for name in names:
         of_a, of_b = (pair.whole(run, "gradients", step, [name]) for run in (pair.a, pair.b))
-        [factors[name]], rest = fit(of_a, [of_b]) if any(of_a) else ([0.0], 0.0)
+        found, rest = fit(of_a, [of_b]) if any(of_a) else ([0.0], 0.0)
         sizes = gradient_norms([pair.a.at(s)[0] for s in pair.steps], [name])
         limits[float(f"{max(sizes, default=0.0):.4g}")] += 1
         if rest > max(0.001, 4 * bound(pair, step)):
             return f"factors of tensors: {name} is no multiple of that of B"
+        factors[name] = found[0]
     if len(factors) < 2 or max(factors.values()) < 1.02 * min(factors.values()):
         return "factors of tensors: one for all"
     evidence = [f"step {step}: the gradients of A's tensors are multiples of B's: " + ", ".join(
@@ -368,15 +376,16 @@ def mean_of_means(pair: Pair) -> Answer:
     sizes = [len(part) for part in pair.samples(pair.a, step)]
     evidence = [f"step {step}: gradient of A = {numbers(of_a)} times those of its ranks, of B = "
                 f"{numbers(of_b)}" + (f"; samples of the ranks: {sizes}" * bool(sizes))]
-    if all(near(f, of_a[0]) for f in of_a) and (
-            len(set(sizes)) > 1 or min(of_b) > 0 and near(sum(of_a), sum(of_b))):
+    alike = min(of_b) > 0 and near(sum(of_a), sum(of_b)) and len({*precisions(pair)}) == 1
+    if all(near(f, of_a[0]) for f in of_a) and (len(set(sizes)) > 1 or alike):
         return Finding("mean-of-means", "A averages the means of parts that count differently in "
                        "B, by their numbers of samples or tokens, or the weights of their classes",
                        evidence)
-    shrunk = [factor * len(own) * scale_of(pair.a, step) for factor in of_a]
-    if lost := [rank for rank, factor in zip(pair.a.ranks(), shrunk) if abs(factor) < 0.02]:
+    most = max(map(abs, of_a))
+    if lost := [rank for rank, factor in zip(pair.a.ranks(), of_a) if abs(factor) < 0.02 * most]:
         return Finding("lost-gradient", f"the gradient of rank {lost[0]} of A does not count",
                        evidence)
+    shrunk = [factor * len(own) * scale_of(pair.a, step) for factor in of_a]
     if max(shrunk) < 1.02 and min(shrunk) > 0 and all(near(f, of_b[0]) for f in of_b):
         return Finding("clipping", "each rank of A shrinks its gradient before the average, as "
                        "clip_grad_norm_ does", evidence)

@@ -7,8 +7,9 @@ from collections import Counter
 from itertools import groupby, takewhile
 from typing import Any
 
-from .pair import (Answer, Finding, Pair, averages_right, backward_passes, count, flat, has_effect,
-                   is_pipeline, mean_loss, only_in_a, rounding_unit, values_per_rank, windows_of)
+from .pair import (Answer, Finding, Pair, are_samples, averages_right, backward_passes, count, flat,
+                   has_effect, is_pipeline, mean_loss, only_in_a, rounding_unit, values_per_rank,
+                   windows_of)
 from .runs import Run, weights_apart
 from .vectors import near
 
@@ -74,18 +75,21 @@ def start(pair: Pair) -> Answer:
 
 def repeated_samples(pair: Pair) -> Answer:
     """Samples that several ranks of A read in one step."""
-    twice = all_of_a = in_b = 0
+    twice = all_of_a = in_b = begin = 0
     equal = set(range(1, pair.a.world()))  # to an earlier one in each step
     for step in pair.steps:
         ranks = [set(part) for part in pair.samples(pair.a, step)]
         equal &= {i for i in range(len(ranks)) if ranks[i] in ranks[:i]}
         twice += sum(map(len, ranks)) - len(set().union(*ranks))
+        begin = begin or step * (twice > 0)
         all_of_a += sum(map(len, ranks))
         of_b = flat(pair.samples(pair.b, step))
         in_b += len(of_b) - len(set(of_b))  # equal rows of the data
     if not all_of_a:
         return "samples: not recorded in both runs"
     text = f"{twice} of {all_of_a} samples of A were also read by another rank in that step"
+    if twice and not are_samples(pair, begin):
+        return f"{text}, and the gradient is that of the samples of B"
     if twice and equal:
         some = "some ranks of A read" if len(equal) < pair.a.world() - 1 else "every rank reads"
         return Finding("repeated-samples", f"{some} the same samples: the loader has no sampler, "
@@ -129,11 +133,14 @@ def batch_size(pair: Pair) -> Answer:
         return f"samples per step: {total} in A, {wanted} in B in {count(alike, 'step')}"
     evidence = [f"step {step}: {total} samples in A ({counts[0]} on its ranks), {wanted} in B"]
     world = pair.a.world()
-    once = [set(flat(pair.samples(run, step))) for run in (pair.a, pair.b)]
-    if once[0] == once[1]:
+    parts = [pair.samples(run, step) for run in (pair.a, pair.b)]
+    once = [set(flat(part)) for part in parts]
+    if once[0] == once[1] and any(len(set(part)) < len(part) for part in flat(parts)):
         return Finding("accumulation-window", "A passes some samples of a step through the network "
                        "another number of times than B: a closure, or a second pass, has not all "
                        "batches of the window", [*evidence, f"the same {len(once[0])} samples"])
+    if not are_samples(pair, step):
+        return f"{evidence[0]}, and the gradient is that of the samples of B"
     if counts[0] == [wanted // world] * world:
         return Finding("batch-remainder", "the ranks of A divide the batch without its remainder",
                        evidence)
@@ -164,10 +171,11 @@ def order(pair: Pair) -> Answer:
     differs = [i for i, (x, y) in enumerate(zip(of_a, of_b)) if Counter(x) != Counter(y)]
     if not differs:
         return f"samples: the same ones in {count(sum(map(bool, of_a)), 'step')}"
-    if not has_effect(pair, pair.steps[differs[0]]):
+    step = pair.steps[differs[0]]
+    if not has_effect(pair, step) or not are_samples(pair, step):
         return "samples: other rows, such as cut or padded ones, and the same gradients"
     found = order_of_samples(pair, of_a, of_b, differs)
-    found.step = pair.steps[differs[0]]
+    found.step = step
     return found
 
 

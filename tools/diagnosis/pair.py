@@ -62,6 +62,13 @@ def rounding_unit(pair: Pair) -> float:
     return 2.0**-15 if low & {"bf16", "fp16"} else 2.0**-24  # products of rounded numbers add up
 
 
+def precisions(pair: Pair) -> list[str]:
+    """What A and B compute in, such as "bf16" or "fp32 with float64 parameters"."""
+    return [" and ".join(sorted({record.get("precision", "fp32") + "".join(
+        f" with {dtype} parameters" for dtype in record.get("dtypes", []) if dtype != "float32")
+        for record in run.records.values()})) for run in (pair.a, pair.b)]
+
+
 def samples_per_step(pair: Pair) -> int:
     return max(sum(map(len, pair.samples(pair.b, pair.steps[0]))), 1)
 
@@ -128,8 +135,9 @@ def measure(pair: Pair, step: int, largest: float) -> tuple[float, float, float]
     weights, gradients = pair.distance("weights", step), 0.0
     if not disagreeing(pair.a, "gradients", step):  # else the weights decide, as with ZeRO
         size = norm(pair.whole(pair.b, "gradients", step, pair.names("gradients", step)))
-        largest = max(largest, size)
-        gradients = pair.distance("gradients", step) * (size / largest if largest else 1.0)
+        largest = max(largest, size if math.isfinite(size) else 0.0)
+        share = size / largest if largest and math.isfinite(size) else 1.0
+        gradients = pair.distance("gradients", step) * share
     return gradients, weights, largest
 
 
@@ -210,6 +218,18 @@ def factor_of_mean(pair: Pair, run: Run, step: int) -> float:
     names = pair.names("gradients", step)
     return over_mean(pair.whole(run, "gradients", step, names), locals_of(run, step, names),
                      scale_of(run, step))
+
+
+def are_samples(pair: Pair, step: int) -> bool:
+    """Whether the rows that differ are samples: yes for numbers of samples, and if B's gradient is
+    none that A's have, up to a factor. Those of positions differ without it."""
+    if pair.samples(pair.a, step, ("samples",)):
+        return True
+    names = pair.names("gradients", step)
+    of_b, own = pair.whole(pair.b, "gradients", step, names), locals_of(pair.a, step, names)
+    factors, rest = fit(of_b, own) if own else ([], math.inf)
+    alike = rest < bound(pair, step) and all(near(f, factors[0], 0.001) for f in factors)
+    return has_effect(pair, step) and not alike
 
 
 def averages_right(pair: Pair, step: int) -> bool:

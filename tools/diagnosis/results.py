@@ -6,9 +6,9 @@ import math
 
 from .pair import (Answer, Finding, Pair, averages_right, backward_passes, bound, count,
                    disagreeing, factor_of_mean, gradient_norms, has_effect, mean_loss, only_in_a,
-                   windows_of)
+                   precisions, windows_of)
 from .runs import STATISTICS, weights_apart
-from .vectors import apart, mean, near, norm, sketch_of, vector
+from .vectors import apart, fit, mean, near, norm, sketch_of, vector
 
 
 def counters_of(pair: Pair, step: int) -> list[str]:
@@ -77,9 +77,7 @@ def another_loss(pair: Pair) -> Answer:
 
 
 def precision(pair: Pair) -> Answer:
-    of_a, of_b = (" and ".join(sorted({record.get("precision", "fp32") + "".join(
-        f" with {dtype} parameters" for dtype in record.get("dtypes", []) if dtype != "float32")
-        for record in run.records.values()})) for run in (pair.a, pair.b))
+    of_a, of_b = precisions(pair)
     if of_a == of_b:
         step = pair.steps[0]
         scaled = [any(record.get("scale") for record in run.at(step)) for run in (pair.a, pair.b)]
@@ -243,6 +241,13 @@ def optimizer(pair: Pair) -> Answer:
     names = pair.names("weights", step)
     other = [n for n in names if apart(*(pair.whole(run, "weights", step, [n])
                                          for run in (pair.a, pair.b))) > bound(pair, step)]
+    of_a, of_b = (pair.whole(run, "weights", step, names) for run in (pair.a, pair.b))
+    factors, rest = fit(of_a, [of_b])
+    if pair.a.world() > 1 and rest < 0.01 and near(factors[0], pair.a.world()):
+        return Finding("summed", "A adds the weights of the ranks after the step, and does not "
+                       "divide by their number",
+                       [f"step {step}: {factors[0]:.4g} times the weights of B, after equal "
+                        "gradients"])
     return Finding("optimizer", "A and B have other weights after equal gradients: other settings "
                    "of the optimizer, a state that is not loaded, or something else that changes "
                    "weights, such as averages that stay after an evaluation",

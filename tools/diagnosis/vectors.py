@@ -26,9 +26,12 @@ def norm(a: Vector) -> float:
 
 
 def apart(a: Vector, b: Vector) -> float:
-    """Estimates |a - b| / |b| of the tensors; infinite for other lengths, or with NaN."""
+    """Estimates |a - b| / |b| of the tensors; infinite for other lengths, or a number that is not
+    finite in one of them."""
     if len(a) != len(b):
         return math.inf
+    a, b = zip(*pairs) if (pairs := [(x, y) for x, y in zip(a, b)
+                                     if math.isfinite(x) or math.isfinite(y)]) else ((), ())
     size = norm(b)
     distance = norm([x - y for x, y in zip(a, b)])
     found = distance / size if size else math.inf if distance else 0.0
