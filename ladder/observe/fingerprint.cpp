@@ -101,10 +101,10 @@ Json digests_of_rows(const torch::Tensor& input) {
   return rows;
 }
 
-// Learning rates of the steps since the last record, of all optimizers of this process.
+// Learning rates of the last step of each optimizer of this process since the last record.
 struct Rates {
   std::mutex mutex;
-  std::vector<double> values;
+  std::vector<std::pair<const torch::optim::Optimizer*, std::vector<double>>> of_optimizers;
 };
 
 Rates& noted_rates() {
@@ -113,15 +113,22 @@ Rates& noted_rates() {
 }
 
 void note_rates(const torch::optim::Optimizer& optimizer) {
-  const std::lock_guard lock(noted_rates().mutex);
-  for (const auto& group : optimizer.param_groups()) {
-    noted_rates().values.push_back(group.options().get_lr());
-  }
+  std::vector<double> rates;
+  for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+  auto& [mutex, of_optimizers] = noted_rates();
+  const std::lock_guard lock(mutex);
+  std::erase_if(of_optimizers, [&](const auto& one) { return one.first == &optimizer; });
+  of_optimizers.emplace_back(&optimizer, std::move(rates));
 }
 
 std::vector<double> take_rates() {
-  const std::lock_guard lock(noted_rates().mutex);
-  return std::exchange(noted_rates().values, {});
+  auto& [mutex, of_optimizers] = noted_rates();
+  const std::lock_guard lock(mutex);
+  std::vector<double> all;
+  for (const auto& [_, rates] : std::exchange(of_optimizers, {})) {
+    all.insert(all.end(), rates.begin(), rates.end());
+  }
+  return all;
 }
 
 }  // namespace
