@@ -106,11 +106,14 @@ std::optional<int> cgroup_cpu_limit(const std::string& root) {
 }
 
 ThreadChoice choose_threads(const ThreadRequest& request) {
+  const auto ranks = request.local_world_size > 0
+                         ? request.local_world_size
+                         : environment_integer("LOCAL_WORLD_SIZE", 1).value_or(1);
   // Threads without a CPU wait for each other, and spin.
   const auto chosen = [&](int threads, std::string reason) -> ThreadChoice {
     const int online = static_cast<int>(std::thread::hardware_concurrency());
     const int cpus = std::min(online, cgroup_cpu_limit().value_or(online));
-    const int all = threads * request.local_world_size;
+    const auto all = threads * ranks;
     if (all > cpus) {
       reason += fmt::format("; slow: {} threads on {} CPU{}", all, cpus, cpus == 1 ? "" : "s");
     } else if (threads > bound_cpus()) {
@@ -125,9 +128,7 @@ ThreadChoice choose_threads(const ThreadRequest& request) {
     return chosen(
         checked("OMP_NUM_THREADS", openmp.front(), "unset OMP_NUM_THREADS takes one per CPU"),
         "OMP_NUM_THREADS");
-  if (request.local_world_size > 1) {
-    return chosen(1, fmt::format("one of {} ranks", request.local_world_size));
-  }
+  if (ranks > 1) return chosen(1, fmt::format("one of {} ranks", ranks));
   const int cpus = usable_cpus();
   const auto allocated = environment_integer("SLURM_CPUS_ON_NODE", 1);
   if (allocated && *allocated < cpus) return {static_cast<int>(*allocated), "SLURM_CPUS_ON_NODE"};

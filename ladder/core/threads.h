@@ -23,7 +23,8 @@ std::optional<int> cgroup_cpu_limit(const std::string& root = "/");
 
 struct ThreadRequest {
   int requested = 0;         // 0 chooses
-  int local_world_size = 1;  // ranks on this machine
+  int local_world_size = 0;  // ranks on this machine; 0 takes LOCAL_WORLD_SIZE, as torchrun and
+                             // spawn set it, else 1
 };
 
 struct ThreadChoice {

@@ -48,9 +48,9 @@ AddressInfo resolved(const std::string& address, int port) {
       fmt::format("MASTER_PORT {}", port), "a free port",
       fmt::format("'{}'", std::strerror(EADDRINUSE)),
       fmt::format(
-          "end the program that uses it (ss -ltnp 'sport = {}' shows it), choose another "
-          "MASTER_PORT, or use the group that this program has made: an Accelerator makes its own "
-          "(process_group())",
+          "end the program that uses it, or a second rank 0 (ss -ltnp 'sport = {}' shows it), "
+          "choose another MASTER_PORT, or use the group that this program has made: an Accelerator "
+          "makes its own (process_group())",
           port));
 }
 

@@ -39,7 +39,8 @@ void require_equal_values(const StateDict& tensors, const torch::nn::Module& mod
           ? "training forwards without a backward leave other buffers on each rank: call eval() of "
             "DistributedDataParallel or broadcast_buffers() of GradientReducer; with an "
             "Accelerator, end each accumulation window"
-          : "a step was done on some ranks only; tools/same_run finds it");
+          : "gradients were not averaged, or weights were loaded, changed or stepped on some ranks "
+            "only; tools/same_run finds it");
 }
 
 // int64: it wraps around, and does not depend on the order.

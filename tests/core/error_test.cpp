@@ -97,6 +97,7 @@ TEST(NearestName, CountsInsertionsSwapsAndTreatsUnderscoresAsDashes) {
     const std::vector<std::string> own = {"--device", "--epochs", "--lr", "--nprocs", "--save"};
     EXPECT_EQ(nearest_name(theirs, own), ours);
   }
+  EXPECT_EQ(nearest_name("--nprocs", std::vector<std::string>{"--rank", "--world-size"}), "");
   EXPECT_EQ(nearest_name("lr", std::vector<std::string>{"learning_rate"}), "learning_rate");
 }
 

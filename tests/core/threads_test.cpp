@@ -69,6 +69,7 @@ TEST(UsableCpus, IsOneForAThreadBoundToOneCpu) {
 class ChooseThreads : public testing::Test {
  protected:
   void SetUp() override {
+    unsetenv("LOCAL_WORLD_SIZE");
     unsetenv("OMP_NUM_THREADS");
     unsetenv("SLURM_CPUS_ON_NODE");
   }
@@ -101,6 +102,9 @@ TEST_F(ChooseThreads, GivesOneToEachOfSeveralRanks) {
   const auto choice = choose_threads({.local_world_size = 2});
   EXPECT_EQ(choice.threads, 1);
   EXPECT_EQ(choice.reason, "one of 2 ranks");
+  setenv("LOCAL_WORLD_SIZE", "3", 1);
+  EXPECT_EQ(choose_threads({}).reason, "one of 3 ranks");
+  EXPECT_EQ(choose_threads({.local_world_size = 2}).reason, "one of 2 ranks");
 }
 
 TEST_F(ChooseThreads, GivesOneRankAllUsableCpusOrThoseOfItsSlurmAllocation) {

@@ -4,7 +4,9 @@
 #include <ladder/accelerate/accelerator.h>
 #include <ladder/amp/autocast.h>
 #include <ladder/amp/grad_scaler.h>
+#include <ladder/checkpoint/safetensors.h>
 #include <ladder/comm/init_process_group.h>
+#include <ladder/comm/run_together.h>
 #include <ladder/core/device.h>
 #include <ladder/core/log.h>
 #include <ladder/data/data_loader.h>
@@ -15,6 +17,7 @@
 #include <ladder/launch/spawn.h>
 #include <ladder/nn/random_scope.h>
 #include <ladder/nn/state_dict.h>
+#include <ladder/observe/fingerprint.h>
 #include <ladder/optim/sgd.h>
 #include <ladder/parallel/comm_hook.h>
 #include <ladder/parallel/distributed_data_parallel.h>
@@ -96,6 +99,10 @@ torch::Tensor loss_of(const torch::Tensor& scores, const torch::Tensor& labels) 
   return torch::cross_entropy_loss(scores, labels);
 }
 
+torch::Tensor loss_sum(const torch::Tensor& scores, const torch::Tensor& labels) {
+  return torch::cross_entropy_loss(scores, labels, {}, at::Reduction::Sum);
+}
+
 std::shared_ptr<const mnist::Dataset> images_of(Split split) {
   return std::make_shared<mnist::Dataset>(LADDER_SOURCE_DIR "/data/mnist", split,
                                           mnist::DatasetOptions{.limit = 128});
@@ -128,6 +135,51 @@ void any_module() {
   states.square().mean().backward();  // gradients are averaged now
   optimizer.step();
   // #endregion any-module
+}
+
+void own_loop() {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("net.safetensors");
+  const std::string runs = folder.file("two");
+  const auto data = images_of(Split::kTrain);
+  // #region before-the-model
+  const auto group = ladder::init_process_group();
+  ladder::prepare_process({.local_world_size = group.local_world_size()});
+  const ladder::Log log({.rank = group.rank(), .world_size = group.world_size()});
+  const auto device = ladder::choose_device("auto", log, group.local_rank());
+  // #endregion before-the-model
+  torch::nn::Sequential net(torch::nn::Flatten(), torch::nn::Linear(784, 10));
+  net->to(device);
+  const ladder::GradientReducer reducer(*net, group);
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  // #region divided-data
+  const auto parts = ladder::divide_batches(
+      data->size(), {.batch_size = 64, .rank = group.rank(), .world_size = group.world_size()});
+  ladder::DataLoader loader(data, {.batch_sampler = parts});
+  for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+    loader.set_epoch(epoch);  // another order
+    for (const ladder::Batch& own : loader) {
+      const auto part = own.to(device);
+      const auto scores = net->forward(part.inputs.only());
+      part.num_items().mean(loss_sum(scores, part.targets)).backward();
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  }
+  ladder::on_rank_0(group, "save the weights", [&] { ladder::save_model(*net, path); });
+  // #endregion divided-data
+  const auto part = loader.begin()->to(device);
+  std::int64_t step = 1;
+  // #region recorded
+  ladder::Fingerprint fingerprint(ladder::Fingerprint::path_beside(runs, group.rank()),
+                                  /*interval=*/1, group.rank(), group.world_size());
+  fingerprint.watch(*net);  // before the first step
+  const auto loss = loss_of(net->forward(part.inputs.only()), part.targets);
+  loss.backward();
+  optimizer.step();
+  fingerprint.record(step++, part, loss, *net);
+  optimizer.zero_grad();
+  // #endregion recorded
 }
 
 // #region whole-program
@@ -405,8 +457,8 @@ void trainer() {
 int main() {
   return call_and_report([] {
     for (const auto piece :
-         {process_group, any_module, float16, what_travels, exact_sums, autocast_outside, clipping,
-          three_lines, trainer, loader_of_torch_data}) {
+         {process_group, any_module, own_loop, float16, what_travels, exact_sums, autocast_outside,
+          clipping, three_lines, trainer, loader_of_torch_data}) {
       spawn([&](int /*rank*/) { piece(); });
     }
     const TemporaryFolder folder;

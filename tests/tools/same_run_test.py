@@ -278,6 +278,18 @@ def averaged_until(last: int) -> list[list[Record]]:
     return run
 
 
+def orders_per_rank() -> list[list[Record]]:
+    """Rank 1 reads in steps 3 and 4 what rank 0 read in steps 1 and 2."""
+    run = sketched(2)
+    for own in run:
+        for step in own[2:]:
+            step["gradients"] = {"conv1": "others"}
+            step["sketches"]["gradients"] = {"conv1": [5.0, 9.0, -7.0, 1.0, 0.0]}
+    for at in (2, 3):
+        run[1][at]["samples"] = run[0][at - 2]["samples"]
+    return run
+
+
 def later_from(step: int) -> list[list[Record]]:
     """Two batches of B's next epoch, then others."""
     run = sketched(2)
@@ -304,6 +316,7 @@ def later_from(step: int) -> list[list[Record]]:
     (gradient_of([9.0, -7.0, 1.0, 0.0], 4, samples=[98, 99]), "another-order",
      "2 of 16 samples of B are not in A"),
     (changed(2, 1, 4, samples=[98, 99]), "rounding", "gradients 0.0e+00"),
+    (orders_per_rank(), "order-per-rank", "4 samples of A are read by several ranks"),
     (gradient_of([9.0, -7.0, 1.0, 0.0], 3, samples=[14]), "uneven-steps",
      "samples of A's ranks: [2, 1]"),
     (changed(2, 1, 4, rates=[0.2]), "schedule-per-rank", "step 4: [[0.1], [0.2]]"),
@@ -547,6 +560,20 @@ def test_a_limit_that_both_runs_have_hides_a_factor(compare: Compare) -> None:
     assert "accumulation: A does not divide the loss" in text and ": 2 times the grad" in text, text
 
 
+@pytest.mark.parametrize("step, code", [(1, 1), (2, 0)])
+def test_in_16_bits_other_weights_round_anew(compare: Compare, step: int, code: int) -> None:
+    a, b = sketched(2), sketched(1)
+    for own in (*a, *b):
+        for one in own:
+            one["precision"] = "bf16"
+    found = [x + by for x, by in zip(GRADIENT, (0.1, -0.05, 0.05, -0.1))]
+    for own in a:
+        own[step - 1]["sketches"]["gradients"] = {"conv1": [5.0, *found]}
+        own[step - 1]["gradients"] = {"conv1": "rounded"}
+    found_code, text = compare(a, b)
+    assert found_code == code, text
+
+
 def test_numbers_of_16_bits_are_no_mean_of_means(compare: Compare) -> None:
     a, b = sketched(2), sketched(1)
     for step in (step for own in (*a, *b) for step in own):
@@ -609,6 +636,11 @@ def test_an_incomplete_last_line_is_ignored_with_a_note(compare: Compare, tmp_pa
     (tmp_path / "cut.jsonl").write_text(text[:-20])
     code, found = compare(ONE, tmp_path / "cut.jsonl")
     assert code == 0 and "cut.jsonl:2: ignored: the line is incomplete" in found
+    compare(sketched(2), sketched(2))
+    lines = (tmp_path / "a.rank1.jsonl").read_text()
+    (tmp_path / "a.rank1.jsonl").write_text(lines[:-20])
+    code, found = compare(tmp_path / "a", tmp_path / "b")
+    assert code == 0 and "no difference in 6 records of 2 ranks" in found, found
 
 
 def test_a_file_that_is_no_text_is_refused_with_its_name(compare: Compare, tmp_path: Path) -> None:

@@ -114,8 +114,9 @@ def not_averaged(pair: Pair) -> Answer:
                        "on: no_sync is left on, or averaging by hand finds no parameters", evidence)
     wrapped = [r.get("wrapper_forwards", 0) for r in pair.a.at(step)]
     if any(wrapped):
-        return Finding("no-sync", "no backward of the step averages: no_sync is left on, or the "
-                       "gradients come from autograd.grad(), which calls no hooks",
+        return Finding("no-sync", "no backward of the step averages: no_sync is left on, the "
+                       "gradients come from autograd.grad(), which calls no hooks, or the wrapper "
+                       "has a process group of one rank",
                        evidence + ["the wrapper is called"])
     return Finding("not-averaged", "each rank of A trains alone: the forward is that of the "
                    "network and not of the wrapper, or there is no wrapper", evidence)

@@ -19,7 +19,7 @@ def uneven_steps(pair: Pair) -> Answer:
     counts = Counter(rank for _, rank in pair.a.records)
     most, least = max(counts.values()), min(counts.values())
     of_b = Counter(rank for _, rank in pair.b.records)
-    if most == least or max(of_b.values()) != min(of_b.values()):
+    if most == least or pair.a.is_cut or max(of_b.values()) != min(of_b.values()):
         return f"steps per rank: {least} to {most}"
     return Finding("uneven-steps", "the ranks of A took different numbers of steps",
                    [f"steps of ranks {pair.a.ranks()}: {[counts[r] for r in pair.a.ranks()]}"])
@@ -56,7 +56,7 @@ def start(pair: Pair) -> Answer:
             "", sides[0][0]["weights"][n])]
         if other:
             return Finding(
-                "start", "the ranks of A begin with different parameters",
+                "start", "the ranks of A begin with different parameters or buffers",
                 [f"before step {step}: {len(other)} of {len(names)} tensors of rank "
                  f"{record['rank']} differ from rank 0, such as {other[0]}"])
     distance = weights_apart(sides[0][0], sides[1][0])
@@ -231,6 +231,15 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
                        "run, as by a transform that changes the data in place", [
                            *evidence, f"A has {len(all_a)} different samples, and B, which reads "
                            f"them again, {len(all_b)}"])
+    ranks = [Counter(flat([pair.samples(pair.a, s)[rank] for s in pair.steps]))
+             for rank in range(len(pair.samples(pair.a, step)))]
+    shared = sum(map(len, ranks)) - len(all_a)
+    # Within an epoch; and more than fills equal parts.
+    if shared > len(ranks) and max(all_b.values()) == max(max(r.values()) for r in ranks) == 1:
+        return Finding("order-per-rank", "the ranks of A divide orders of their own, as with "
+                       "another seed on each: in an epoch, some samples are read twice, others "
+                       "not at all", [*evidence, f"{count(shared, 'sample')} of A are read by "
+                                                 "several ranks"])
     if ascending(pair, pair.a) and not ascending(pair, pair.b):
         return Finding("another-order", "A does not shuffle: its samples are in ascending order",
                        evidence)

@@ -87,10 +87,17 @@ def bound(pair: Pair, step: int) -> float:
                * 1.2 ** min(steps_before(pair, step), 200), 0.5)
 
 
+def allowed(pair: Pair, step: int) -> float:
+    """The bound for the gradients as a whole. In 16 bits, weights that differ in a last bit round
+    all activations anew, so from the second step on gradients differ as they do from float32."""
+    is_short = rounding_unit(pair) > 2.0**-24 and steps_before(pair, step) > 0
+    return max(bound(pair, step), 0.1) if is_short else bound(pair, step)
+
+
 def explained(pair: Pair, step: int, gradients: float) -> tuple[float, float]:
     """The distances of gradients and weights that the step before explains as well. A ReLU or a
     maximum that flips gives a sample another gradient, and the weights follow."""
-    first = bound(pair, step)
+    first = allowed(pair, step)
     if not steps_before(pair, step):
         return first, first
     before = pair.distances[-1][2] if pair.distances else first
@@ -167,7 +174,8 @@ def mean_loss(run: Run, step: int) -> float:
 
 def has_effect(pair: Pair, step: int) -> bool:
     """Whether the gradients differ by more than rounding; yes if none are recorded."""
-    return not pair.names("gradients", step) or pair.distance("gradients", step) > bound(pair, step)
+    return not pair.names("gradients", step) or (
+        pair.distance("gradients", step) > allowed(pair, step))
 
 
 def gradient_norms(records: list[Record], names: Iterable[str]) -> list[float]:

@@ -68,6 +68,7 @@ class Run:
     records: dict[tuple[int, int], Record] = field(default_factory=dict)
     starts: dict[tuple[int, int], Record] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    is_cut: bool = False  # a rank lacks its last record
     shift: int = 0  # its step 1 is step 1 + shift of its files
 
     def ranks(self) -> list[int]:
@@ -99,6 +100,7 @@ def read_file(run: Run, path: Path) -> None:
             record = check_record(json.loads(line))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if number == len(lines) > 1 and not text.endswith("\n"):
+                run.is_cut = True
                 run.notes.append(f"{path}:{number}: ignored: the line is incomplete, as after a "
                                  "kill")
                 return
