@@ -103,7 +103,7 @@ TEST_F(ChooseThreads, GivesOneToEachOfSeveralRanks) {
   EXPECT_EQ(choice.threads, 1);
   EXPECT_EQ(choice.reason, "one of 2 ranks");
   setenv("LOCAL_WORLD_SIZE", "3", 1);
-  EXPECT_EQ(choose_threads({}).reason, "one of 3 ranks");
+  EXPECT_TRUE(choose_threads({}).reason.starts_with("one of 3 ranks"));
   EXPECT_EQ(choose_threads({.local_world_size = 2}).reason, "one of 2 ranks");
 }
 

@@ -168,7 +168,7 @@ void own_loop() {
   }
   ladder::on_rank_0(group, "save the weights", [&] { ladder::save_model(*net, path); });
   // #endregion divided-data
-  const auto part = loader.begin()->to(device);
+  const auto part = (*loader.begin()).to(device);
   std::int64_t step = 1;
   // #region recorded
   ladder::Fingerprint fingerprint(ladder::Fingerprint::path_beside(runs, group.rank()),
