@@ -66,7 +66,7 @@ std::string synonym_of(std::string_view name, std::span<const std::string> choic
   for (const auto synonyms : kSynonyms) {
     if (synonyms.find(word(name)) == synonyms.npos) continue;
     for (const auto& choice : choices) {
-      if (choice == "--world-size") continue;  // a number that a launcher set, not one to start
+      if (choice.ends_with("world-size")) continue;  // which a launcher has set, not one to start
       if (synonyms.find(word(with_dashes(choice))) != synonyms.npos) return choice;
     }
   }

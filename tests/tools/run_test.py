@@ -119,7 +119,7 @@ def test_the_list_of_traps_needs_no_build(checkout: Checkout) -> None:
     source = write(checkout.root / "traps/all_traps.cpp", (ROOT / "traps/all_traps.cpp").read_text())
     code, lines = checkout.run("traps", "list")
     assert (code, len(lines)) == (0, source.read_text().count("Trap{"))
-    assert lines[1] == ("mean-of-means        stage 0  "
+    assert lines[1] == ("mean-of-means           stage 0   "
                         "the loop averages the means of batches that differ in size")
     assert not (checkout.root / "targets").exists()
 
