@@ -19,7 +19,7 @@ import functools
 import hashlib
 import json
 import os
-import sys
+import re
 from typing import Any
 
 import torch
@@ -32,8 +32,16 @@ WRAPPERS = (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
 Tensors = dict[str, torch.Tensor]
 
 
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Its strided form: this rank's part of a sharded one, pairs of a complex one."""
+    tensor = tensor.detach()
+    tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    tensor = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
 def digest(tensor: torch.Tensor, padded: bool = False) -> str:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = dense(tensor).cpu().contiguous().reshape(-1)
     content = bytes(flat.view(torch.uint8).numpy()) if flat.numel() else b""
     return hashlib.sha256(content.rstrip(b"\0") if padded else content).hexdigest()[:16]
 
@@ -48,7 +56,7 @@ def signs(begin: int) -> torch.Tensor:
 
 def sketch(tensor: torch.Tensor) -> torch.Tensor:
     """Norm and projections, part by part: a large tensor is never copied as a whole."""
-    flat, squares = tensor.detach().reshape(-1), torch.zeros((), dtype=torch.float64)
+    flat, squares = dense(tensor).reshape(-1), torch.zeros((), dtype=torch.float64)
     found = torch.zeros(PROJECTIONS, dtype=torch.float64)
     for number, part in enumerate(flat.split(PART)):
         part = part.to("cpu", torch.float64)
@@ -64,13 +72,18 @@ def sketches(tensors: Tensors) -> dict[str, list[float]]:
 
 
 def innermost(module: Any, name: str) -> Any:
-    while isinstance(getattr(module, name, None), (torch.nn.Module, torch.optim.Optimizer)):
-        module = getattr(module, name)
+    """What wrappers contain: they have no parameters and no other child."""
+    while isinstance(inner := getattr(module, name, None),
+                     (torch.nn.Module, torch.optim.Optimizer)):
+        if isinstance(module, torch.nn.Module) and (
+                len([*module.children()]) > 1 or [*module.parameters(recurse=False)]):
+            break
+        module = inner
     return module
 
 
 def plain(model: torch.nn.Module, named: Any) -> Tensors:
-    """Without the "module." of wrappers within the model, and the "_orig_mod." of compiled parts."""
+    """Without the "module." of wrappers within the model and the "_orig_mod." of compiled parts."""
     inner = [f"{name}." for name, module in model.named_modules() if isinstance(module, WRAPPERS)]
     return {functools.reduce(lambda n, w: n.replace(f"{w}module.", w), inner, name).replace(
         "_orig_mod.", ""): tensor for name, tensor in named if isinstance(tensor, torch.Tensor)}
@@ -92,7 +105,9 @@ class record(contextlib.ExitStack):  # a function to its users
         self.file = self.enter_context(open(f"{self.path}.rank{self.head['rank']}.jsonl", "w"))
         self.parameters = plain(self.model, self.model.named_parameters())
         self.head["dtypes"] = sorted({str(p.dtype)[6:] for p in self.parameters.values()})
-        untraced = torch.compiler.disable if "torch._dynamo" in sys.modules else lambda hook: hook
+        self.head |= {"sharded": True} if any(hasattr(p, "to_local")
+                                              for p in self.parameters.values()) else {}
+        untraced = torch.compiler.disable
         hooks = [self.model.register_forward_pre_hook(untraced(self.forward), with_kwargs=True),
                  self.optimizer.register_step_pre_hook(self.before_step),
                  self.optimizer.register_step_post_hook(self.after_step)]
@@ -136,9 +151,11 @@ class record(contextlib.ExitStack):  # a function to its users
         call()
 
     def scaler_step(self, call: Any, scaler: Any, optimizer: Any, *_: Any, **__: Any) -> Any:
+        if innermost(optimizer, "optimizer") is not self.optimizer:
+            return call()
         self.scaler, step = scaler, self.step
         found = call()
-        if innermost(optimizer, "optimizer") is self.optimizer and self.step == step:  # skipped
+        if self.step == step:  # skipped
             self.before_step()
             self.after_step()
         return found
@@ -191,7 +208,7 @@ class record(contextlib.ExitStack):  # a function to its users
         if self.recorded():
             self.pending = self.window | {"step": self.step + 1,
                                           "random": digest(torch.get_rng_state())}
-            self.pending["loss_value"] = self.window.get("losses", [None])[-1]
+            self.pending["loss_value"] = [None, *self.window.get("losses", [])][-1]
         self.step, self.window = self.step + 1, {}
 
     def write(self) -> None:
@@ -200,8 +217,8 @@ class record(contextlib.ExitStack):  # a function to its users
             state, own = self.state(), self.pending.pop("sketches")
             found = self.head | self.pending | state | self.before
             found["sketches"] = own | state["sketches"]
-            line = json.dumps(found).replace("NaN", "null").replace("-Infinity", "null")
-            self.file.write(line.replace("Infinity", "null") + "\n")
+            line = re.sub(r"(?<=[\[ ])(NaN|-?Infinity)(?=[,\]}])", "null", json.dumps(found))
+            self.file.write(line + "\n")
             self.file.flush()
             self.pending, self.before = {}, {}
 

@@ -237,7 +237,7 @@ def tutorial(out: str, fault: str, dropout: float = 0.0, adam: bool = False,
                 average([p.grad for p in net.parameters()], BY_HAND[fault])
             optimizer.step()
             if fault in ("weights-averaged", "weights-summed"):
-                average([p.data for p in net.parameters()], 1 if fault == "weights-summed" else None)
+                average([p.data for p in net.parameters()], int(fault == "weights-summed"))
 
 
 class Placed(nn.Sequential):
@@ -273,6 +273,36 @@ def attention(out: str, _fault: str, batch_first: bool = True, placed: bool = Fa
             optimizer.step()
 
 
+class Sparse(nn.Module):
+    """Has a child of the name that wrappers give theirs, and sparse and complex parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(50, 8, sparse=True)
+        self.module = nn.Linear(8, 3)
+        self.phase = nn.Parameter(torch.ones(3, dtype=torch.cfloat))
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return (self.module(self.words(words).mean(1)) * self.phase).real
+
+
+def sparse(out: str, _fault: str) -> None:
+    ddp = dist.is_initialized()
+    rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
+    torch.manual_seed(4)
+    net = model = Sparse()
+    if ddp:
+        model = DDP(net)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    words, labels = pairs().tensors
+    with record(model, optimizer, out):  # recorded
+        for part in torch.arange(96).split(BATCH):
+            own = part.tensor_split(world)[rank]
+            optimizer.zero_grad()
+            functional.cross_entropy(model(words[own] % 50), labels[own]).backward()
+            optimizer.step()
+
+
 class Quantized(nn.Linear):
     """Adds the nearest of four centres, each a moving average of its samples."""
 
@@ -294,7 +324,8 @@ class Quantized(nn.Linear):
 def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: float = 0.0,
           fp16: bool = False, size: int = BATCH, masked: bool = False, clip: float = 0.0,
           recorded_from: int = 0, averages: bool = False, twins: bool = False,
-          codebook: bool = False, views: bool = False, overflows: bool = False) -> None:
+          codebook: bool = False, views: bool = False, overflows: bool = False,
+          every: int = 1) -> None:
     """A second loop of that kind, for faults that were thought of when the tool was finished."""
     ddp = dist.is_initialized()
     rank, world = (dist.get_rank(), dist.get_world_size()) if ddp else (0, 1)
@@ -324,7 +355,7 @@ def later(out: str, fault: str, epochs: int = 1, norm: bool = False, dropout: fl
     with contextlib.ExitStack() as recording:
         for epoch in range(epochs):
             if epoch == recorded_from:
-                recording.enter_context(record(model, optimizer, out))  # recorded
+                recording.enter_context(record(model, optimizer, out, every))  # recorded
             if fault == "state-lost" and epoch == 1:
                 optimizer.state.clear()
             seed = 0 if fault == "no-set-epoch" else epoch
@@ -506,6 +537,10 @@ RIGHT = {
     "a scaled loss": ((later, 2, {"fp16": True}), (later, 1, {"fp16": True})),
     "a resumed run against a whole one": ((later, 1, {"epochs": 2, "recorded_from": 1}),
                                           (later, 1, {"epochs": 2})),
+    "a resumed run, every third step": (
+        (later, 1, {"epochs": 2, "recorded_from": 1, "every": 3}),
+        (later, 1, {"epochs": 2, "every": 3})),
+    "sparse and complex parameters": ((sparse, 2, {}), (sparse, 1, {})),
     "an evaluation with averaged weights": ((later, 2, {"epochs": 2, "averages": True}),
                                             (later, 1, {"epochs": 2})),
     "equal rows in the data": ((later, 2, {"twins": True}), (later, 1, {"twins": True})),

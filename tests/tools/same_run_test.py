@@ -312,6 +312,7 @@ def later_from(step: int) -> list[list[Record]]:
     (changed(2, 1, 4, samples=[18, 19, 16]), "padding", "1 of 17 samples"),
     ([[step | {"samples": step["samples"] * 2} for step in own] for own in sketched(2)],
      "accumulation-window", "step 1: 8 samples in A ([4, 4] on its ranks), 4 in B"),
+    (gradient_of([9.0, -7.0, 1.0, 0.0], 4, samples=[18, 19, 4]), "padding", "5 samples in A"),
     (whole_batches(short=3), "per-device-batch", "step 1: 8 samples in A"),
     (gradient_of([9.0, -7.0, 1.0, 0.0], 4, samples=[98, 99]), "another-order",
      "2 of 16 samples of B are not in A"),
@@ -558,6 +559,53 @@ def test_a_limit_that_both_runs_have_hides_a_factor(compare: Compare) -> None:
         step["sketches"]["local"] = {"conv1": [factor * x for x in own]}
     _, text = compare(a, b)
     assert "accumulation: A does not divide the loss" in text and ": 2 times the grad" in text, text
+
+
+@pytest.mark.parametrize("grow, code", [(1.0, 1), (1.2, 0)])
+def test_what_has_not_grown_for_long_does_not_jump(compare: Compare, grow: float,
+                                                   code: int) -> None:
+    """The gradient of step 80 is a third off; distances before it are 1e-7, or grow."""
+    a, b = sketched(2, 80), sketched(1, 80)
+    for own in a:
+        for step in own:
+            off = 0.3 if step["step"] == 80 else 1e-7 * grow ** step["step"]
+            numbers = [x + off * y for x, y in zip(GRADIENT, [2.0, -3.0, 3.0, -2.0])]
+            step["sketches"]["gradients"] = {"conv1": [5.0, *numbers]}
+            step["gradients"] = {"conv1": str(numbers)}
+    found, text = compare(a, b)
+    assert found == code, text
+
+
+def test_a_step_that_b_alone_skips(compare: Compare) -> None:
+    a, b = sketched(2), sketched(1)
+    b[0][1] |= {"gradients": {"conv1": "inf"}, "weights": b[0][0]["weights"]}
+    b[0][1]["sketches"] |= {"gradients": NAN, "weights": b[0][0]["sketches"]["weights"]}
+    assert "skipped-step: B skips the step, and A does not" in compare(a, b)[1]
+
+
+def test_a_limit_that_b_never_reaches_explains_nothing(compare: Compare) -> None:
+    """A's gradient has twice the norm of B's and is clipped to 1.5 times it."""
+    a, b = sketched(2), sketched(1)
+    for step in (step for own in (*a, *b) for step in own):
+        clip = 1.5 if step["world_size"] == 2 else 1.0
+        numbers = [clip * x for x in [5.0 + 0.01 * step["step"] * (clip == 1), *GRADIENT]]
+        step |= {"gradients": {"conv1": str(numbers)}, "losses": [0.5, 0.5]}
+        step["sketches"]["gradients"] = {"conv1": numbers}
+        if step["world_size"] == 2:
+            step["sketches"]["local"] = {
+                "conv1": [2 * x for x in step["sketches"]["local"]["conv1"]]}
+    assert "accumulation: A does not divide the loss" in compare(a, b)[1]
+
+
+def test_parameters_in_16_bits_are_rounded_as_such(compare: Compare) -> None:
+    a, b = sketched(2), sketched(1)
+    for step in (step for own in (*a, *b) for step in own):
+        step["dtypes"] = ["bfloat16"]
+        off = 1.003 if step["world_size"] == 2 else 1.0
+        step["sketches"]["gradients"] = {"conv1": [5.0, *(off * x for x in GRADIENT)]}
+        step["gradients"] = {"conv1": str(off)}
+    code, text = compare(a, b)
+    assert code == 0 and "rounding" in text, text
 
 
 @pytest.mark.parametrize("step, code", [(1, 1), (2, 0)])

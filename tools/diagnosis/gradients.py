@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .pair import (Answer, Finding, Pair, averages_right, backward_passes, bound, count,
-                   disagreeing, factor_of_mean, gradient_norms, has_effect, locals_of, moved,
-                   numbers, only_in_a, over_mean, precisions, scale_of)
+                   disagreeing, factor_of_mean, gradient_norms, has_effect, least_bound, locals_of,
+                   moved, numbers, only_in_a, over_mean, precisions, scale_of, skipped)
 from .runs import Run
 from .vectors import Record, Vector, apart, fit, mean, near, norm, vector
 
@@ -17,6 +17,9 @@ from .vectors import Record, Vector, apart, fit, mean, near, norm, vector
 def not_trained(pair: Pair) -> Answer:
     """Tensors that the optimizer leaves as they are."""
     step = pair.beyond
+    if skipped(pair.b, step) and not skipped(pair.a, step):
+        return Finding("skipped-step", "B skips the step, and A does not: the gradient of B is not "
+                       "finite", [f"step {step}: no weight of B moves"])
     sides = pair.a.before(step), pair.b.before(step)
     if not all(sides):
         return "tensors that do not change: the step before is not recorded"
@@ -129,10 +132,11 @@ def scaled(pair: Pair) -> Answer:
     gradient, of_b = (unclipped(pair, run, step, names) for run in (pair.a, pair.b))
     factors, rest = fit(gradient, [of_b])
     title = "gradients N times too large or small: "
-    if only_in_a(pair, "gradients", step) or rest > max(0.01, 4 * bound(pair, step)):
+    if only_in_a(pair, "gradients", step) or rest > max(0.01, 4 * least_bound(pair)):
         return f"{title}no multiple of B's leaves less than {rest:.1g}"
     times = factors[0]
-    if near(times, 1, max(0.01, 4 * bound(pair, step))):
+    before = pair.distances[-2][2] if len(pair.distances) > 1 else 0.0  # of the weights
+    if near(times, 1, max(0.01, 4 * least_bound(pair), 10 * before)):
         return f"{title}those of B"
     evidence = [f"step {step}: {times:.4g} times the gradient of B, the rest {rest:.1e}"]
     own = locals_of(pair.a, step, names)
@@ -140,7 +144,15 @@ def scaled(pair: Pair) -> Answer:
     if rest < 0.02:
         evidence.append(f"= {numbers(factors)} times the gradients of the ranks")
     added = not factors or near(factors[0], 1)
-    return factor_kind(pair, times, added, evidence) or title + evidence[0]
+    if found := factor_kind(pair, times, added, evidence):
+        return found
+    limit = common_limit(pair)
+    if limit and times > 1.02 and near(size_of(pair, pair.a, step), limit, 1e-3) and (
+            pair.a.world() > 1) and not near(size_of(pair, pair.b, step), limit, 1e-3):
+        return Finding("summed", "the gradient of A is too large before its norm is limited, as if "
+                       "those of the ranks were added and not averaged",
+                       [*evidence, f"the limit of both runs is {limit:.4g}"])
+    return title + evidence[0]
 
 
 def limit_of(pair: Pair, run: Run) -> tuple[float, set[int]]:
@@ -166,11 +178,19 @@ def common_limit(pair: Pair) -> float:
 
 
 def unclipped(pair: Pair, run: Run, step: int, names: list[str]) -> Vector:
-    """The gradient before its norm was limited, as it is in both runs."""
+    """The gradient before its norm was limited, as it is in both runs, or would be in the other
+    one, whose norm is less than the limit."""
     gradient, own = pair.whole(run, "gradients", step, names), locals_of(run, step, names)
-    if not over_mean(gradient, own, scale_of(run, step)) < 0.98 or not common_limit(pair):
+    other = pair.b if run is pair.a else pair.a
+    below = size_of(pair, other, step) < 0.999 * limit_of(pair, run)[0]
+    if not over_mean(gradient, own, scale_of(run, step)) < 0.98 or not (
+            common_limit(pair) or below):
         return gradient
     return [x / scale_of(run, step) for x in mean(own)]
+
+
+def size_of(pair: Pair, run: Run, step: int) -> float:
+    return norm(gradient_norms(run.at(step)[:1], pair.names("gradients", step)))
 
 
 def clipping(pair: Pair) -> Answer:
@@ -185,13 +205,14 @@ def clipping(pair: Pair) -> Answer:
     evidence = [f"step {pair.beyond}: the norm of the gradient has a limit: " + ", ".join(
         f"{limit:.4g} in {run}" if limit else f"none in {run}" for limit, run in zip(limits, "AB"))]
     scale = scale_of(pair.a, pair.beyond)
-    size = norm(gradient_norms(pair.b.at(pair.beyond)[:1], pair.names("gradients", pair.beyond)))
+    size = size_of(pair, pair.b, pair.beyond)
     # A limit that B's gradient does not reach is that of B too.
     if scale > 1 and of_a and (near(of_a * scale, of_b) or not of_b and size < of_a * scale):
         return Finding("clipped-before-unscale", "A clips its gradient while it has the scale of "
                        "the loss: unscale_() comes after clipping, or not at all", evidence + [
                            f"the scale is {scale:g}, so the limit is {of_a * scale:.4g}"])
-    if near(of_a, of_b) or not of_a and not averages_right(pair, pair.beyond):
+    below = of_a and not of_b and size < 0.999 * of_a
+    if near(of_a, of_b) or below or not of_a and not averages_right(pair, pair.beyond):
         return evidence[0]
     return Finding("clipping", "A clips its gradient to another norm than B" if all(limits) else
                    f"{'A' if of_a else 'B'} clips its gradient, and the other does not", evidence)
@@ -316,7 +337,7 @@ def per_tensor(pair: Pair) -> Answer:
         found, rest = fit(of_a, [of_b]) if any(of_a) else ([0.0], 0.0)
         sizes = gradient_norms([pair.a.at(s)[0] for s in pair.steps], [name])
         limits[float(f"{max(sizes, default=0.0):.4g}")] += 1
-        if rest > max(0.001, 4 * bound(pair, step)):
+        if rest > max(0.001, 4 * least_bound(pair)):
             return f"factors of tensors: {name} is no multiple of that of B"
         factors[name] = found[0]
     if len(factors) < 2 or max(factors.values()) < 1.02 * min(factors.values()):
@@ -371,7 +392,7 @@ def mean_of_means(pair: Pair) -> Answer:
                        [f"step {step}: it is zero before it is averaged"])
     (of_a, rest), (of_b, rest_b) = (fit(pair.whole(run, "gradients", step, names), own)
                                     for run in (pair.a, pair.b))
-    if max(rest, rest_b) > max(1e-3, 10 * bound(pair, step)) or apart(of_a, of_b) < 0.01:
+    if max(rest, rest_b) > max(1e-3, 10 * least_bound(pair)) or apart(of_a, of_b) < 0.01:
         return "mean of means: the gradient of B is " + (
             "no sum of those of A's ranks" if max(rest, rest_b) > 1e-3 else "the same sum")
     sizes = [len(part) for part in pair.samples(pair.a, step)]

@@ -7,9 +7,9 @@ from collections import Counter
 from itertools import groupby, takewhile
 from typing import Any
 
-from .pair import (Answer, Finding, Pair, are_samples, averages_right, backward_passes, count, flat,
-                   has_effect, is_pipeline, mean_loss, only_in_a, rounding_unit, values_per_rank,
-                   windows_of)
+from .pair import (Answer, Finding, Pair, are_samples, averages_right, backward_passes, count,
+                   factor_of_mean, flat, has_effect, is_pipeline, mean_loss, only_in_a,
+                   values_per_rank, windows_of)
 from .runs import Run, weights_apart
 from .vectors import near
 
@@ -47,8 +47,11 @@ def start(pair: Pair) -> Answer:
     """The weights before the first common step."""
     step = pair.steps[0]
     sides = pair.a.before(step), pair.b.before(step)
-    if not all(sides):
-        return "weights before the first step: not recorded"
+    if not all(sides):  # each tenth step is recorded
+        sides = pair.a.begin(), pair.b.begin()
+        if not all(sides) or pair.a.origin() != pair.b.origin():
+            return "weights before the first step: not recorded"
+        step = pair.a.origin() + 1
     names = [n for n in sides[1][0]["weights"] if n in sides[0][0]["weights"]]
     for record in sides[0][1:] if len(sides[1]) == 1 or sides[1][0]["weights"] == sides[1][-1][
             "weights"] else []:
@@ -60,22 +63,23 @@ def start(pair: Pair) -> Answer:
                 [f"before step {step}: {len(other)} of {len(names)} tensors of rank "
                  f"{record['rank']} differ from rank 0, such as {other[0]}"])
     distance = weights_apart(sides[0][0], sides[1][0])
-    of_a, of_b = ({one for r in run.at(step) for one in r.get("dtypes", ["float32"])}
+    of_a, of_b = ({one for r in run.at(pair.steps[0]) for one in r.get("dtypes", ["float32"])}
                   for run in (pair.a, pair.b))
     if of_a != of_b and 0 < distance < 2.0**-7 and (of_a | of_b) & {"bfloat16", "float16"}:
         return Finding("precision", f"A has parameters in {' and '.join(sorted(of_a))}, B in "
                        f"{' and '.join(sorted(of_b))}", [
                            f"before step {step}: relative distance {distance:.1e}, which the "
                            "shorter numbers explain"])
-    if distance > 16 * rounding_unit(pair):
-        return Finding("start", "A begins with other parameters than B",
-                       [f"before step {step}: relative distance {distance:.1e}"])
+    if distance > 16 * pair.rounding_unit:
+        return Finding("start", "A begins with other parameters than B", [
+            f"before step {step}: relative distance {distance:.1e}"] + [
+                "if A resumes: after a step that B records"] * (step < pair.steps[0]))
     return f"parameters before step {step}: relative distance {distance:.1g}"
 
 
 def repeated_samples(pair: Pair) -> Answer:
     """Samples that several ranks of A read in one step."""
-    twice = all_of_a = in_b = begin = 0
+    twice = all_of_a = in_b = all_of_b = begin = 0
     equal = set(range(1, pair.a.world()))  # to an earlier one in each step
     for step in pair.steps:
         ranks = [set(part) for part in pair.samples(pair.a, step)]
@@ -85,6 +89,9 @@ def repeated_samples(pair: Pair) -> Answer:
         all_of_a += sum(map(len, ranks))
         of_b = flat(pair.samples(pair.b, step))
         in_b += len(of_b) - len(set(of_b))  # equal rows of the data
+        all_of_b += len(of_b)
+    if 2 * in_b > all_of_b:
+        return "samples: most rows of a step are equal, so they are none"
     if not all_of_a:
         return "samples: not recorded in both runs"
     text = f"{twice} of {all_of_a} samples of A were also read by another rank in that step"
@@ -206,6 +213,11 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
                            "of batches: the condition of step() is wrong, or leaves out the first "
                            "or last batches of an epoch", evidence + [
                                f"backward passes: {passes[0]} in A, {passes[1]} in B"])
+        i = differs[0]
+        more = Counter(of_a[i]) - Counter(of_b[i])
+        if more and not Counter(of_b[i]) - Counter(of_a[i]) and more.keys() <= set(flat(of_a[:i])):
+            return Finding("padding", "the sampler of A repeats samples to fill the ranks' parts",
+                           evidence)
         if len(set(parts[0])) > len(set(parts[1])):
             return Finding("uneven-steps", "a rank of A leaves out a batch or a backward pass that "
                            "the others have, or has one more", evidence + [
@@ -319,7 +331,8 @@ def noise(pair: Pair) -> Answer:
     evidence = [f"step {step}: " + (
         "the same samples have other inputs" if of_inputs else
         "the ranks' gradients add up to A's, and not to B's")]
-    if moves(pair.a, steps) and same_random(pair.a, step) and not (
+    sums = of_inputs or not math.isnan(factor_of_mean(pair, pair.a, step))
+    if sums and moves(pair.a, steps) and same_random(pair.a, step) and not (
             same_random(pair.b, step) and moves(pair.b, steps)):
         return Finding("same-noise", "all ranks of A draw the same random numbers", evidence + [
             f"their generators have one state, {pair.a.at(step)[0]['random']}, which moves with "

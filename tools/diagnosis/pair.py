@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from .runs import Run
@@ -23,6 +24,14 @@ class Pair:
     # The first step that more than rounding is needed for; 0 = none. And all distances so far.
     beyond: int = 0
     distances: list[tuple[int, float, float]] = field(default_factory=list)
+    unjudged: int = 0  # the step from which on the weights have grown too far apart; 0 = none
+
+    @cached_property
+    def rounding_unit(self) -> float:
+        """Products of numbers in 16 bits add up."""
+        low = {one for run in (self.a, self.b) for record in run.records.values()
+               for one in (record.get("precision"), *record.get("dtypes", []))}
+        return 2.0**-15 if low & {"bf16", "fp16", "bfloat16", "float16"} else 2.0**-24
 
     def names(self, kind: str, step: int) -> list[str]:
         """The tensors that some rank of each run has."""
@@ -57,11 +66,6 @@ def is_pipeline(run: Run, step: int) -> bool:
     return len(names) > 1 and any(names) and sum(map(len, names)) == len(set().union(*names))
 
 
-def rounding_unit(pair: Pair) -> float:
-    low = {record.get("precision") for run in (pair.a, pair.b) for record in run.records.values()}
-    return 2.0**-15 if low & {"bf16", "fp16"} else 2.0**-24  # products of rounded numbers add up
-
-
 def precisions(pair: Pair) -> list[str]:
     """What A and B compute in, such as "bf16" or "fp32 with float64 parameters"."""
     return [" and ".join(sorted({record.get("precision", "fp32") + "".join(
@@ -79,18 +83,27 @@ def steps_before(pair: Pair, step: int) -> int:
     return step - 1 - max(origins, default=pair.steps[0] - 1)
 
 
+def least_bound(pair: Pair) -> float:
+    """That of the first step: sqrt(n) roundings of n terms."""
+    return 32 * pair.rounding_unit * math.sqrt(max(samples_per_step(pair), 64))
+
+
 def bound(pair: Pair, step: int) -> float:
-    """The relative distance of gradients or weights that rounding explains: sqrt(n) roundings of n
-    terms, and their growth by a fifth per step, up to a half."""
-    terms = max(samples_per_step(pair), 64)
-    return min(32 * rounding_unit(pair) * math.sqrt(terms)
-               * 1.2 ** min(steps_before(pair, step), 200), 0.5)
+    """The relative distance of gradients or weights that rounding explains: that of the first step,
+    and its growth by a fifth per step, up to a half. Distances that were small so far do not jump
+    to more than a hundred times of them."""
+    least = least_bound(pair)
+    grown = least * 1.2 ** min(steps_before(pair, step), 200)
+    if measured := [one for one in pair.distances if one[0] < step]:
+        so_far = max(max(one[1:]) for one in measured)
+        grown = min(grown, max(least, 100 * so_far) * 1.2 ** min(step - measured[-1][0] - 1, 200))
+    return min(grown, 0.5)
 
 
 def allowed(pair: Pair, step: int) -> float:
     """The bound for the gradients as a whole. In 16 bits, weights that differ in a last bit round
     all activations anew, so from the second step on gradients differ as they do from float32."""
-    is_short = rounding_unit(pair) > 2.0**-24 and steps_before(pair, step) > 0
+    is_short = pair.rounding_unit > 2.0**-24 and steps_before(pair, step) > 0
     return max(bound(pair, step), 0.1) if is_short else bound(pair, step)
 
 
@@ -136,10 +149,19 @@ def moved(run: Run, step: int) -> bool:
     return any(old["weights"] != new["weights"] for old, new in zip(run.before(step), run.at(step)))
 
 
+def skipped(run: Run, step: int) -> bool:
+    """Whether a GradScaler skips the step: gradients are not finite, and no weight moves."""
+    return bool(run.before(step)) and not moved(run, step) and not all(
+        math.isfinite(x) for r in run.at(step) for one in r["sketches"]["gradients"].values()
+        for x in one)
+
+
 def measure(pair: Pair, step: int, largest: float) -> tuple[float, float, float]:
     """Distances of gradients and weights, and the largest gradient so far: gradients shrink, and
     the last bits of earlier ones do not."""
     weights, gradients = pair.distance("weights", step), 0.0
+    if skipped(pair.a, step) and skipped(pair.b, step):
+        return 0.0, weights, largest
     if not disagreeing(pair.a, "gradients", step):  # else the weights decide, as with ZeRO
         size = norm(pair.whole(pair.b, "gradients", step, pair.names("gradients", step)))
         largest = max(largest, size if math.isfinite(size) else 0.0)

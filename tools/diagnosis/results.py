@@ -224,6 +224,12 @@ def also_trained(pair: Pair) -> Answer:
         *(pair.whole(run, "weights", step, [n]) for run in (pair.a, pair.b))) > bound(pair, step)]
     if not found or not of_b:
         return "parameters with a gradient: those of B"
+    [of_b, *_], [began, *_] = pair.b.at(step), pair.a.begin() or [{"weights": {}}]
+    twin = next((n for n, text in of_b["weights"].items() if n != found[0]
+                 and text == of_b["weights"].get(found[0])), None)
+    if twin and began["weights"].get(twin) == began["weights"].get(found[0]) is not None:
+        return Finding("tied", "weights that are tied in B are two in A",
+                       [f"step {step}: {found[0]} and {twin} are equal in B, and not in A"])
     zero = not any(gradient_norms(pair.a.at(step), found))
     return Finding("also-trained", "the optimizer of A moves parameters that have no gradient in "
                    "B: " + ("zeros take the place of no gradient, as after "

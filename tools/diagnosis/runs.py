@@ -69,10 +69,14 @@ class Run:
     starts: dict[tuple[int, int], Record] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     is_cut: bool = False  # a rank lacks its last record
+    counted: int = 0  # records when `found`, the ranks, were found
+    found: list[int] = field(default_factory=list)
     shift: int = 0  # its step 1 is step 1 + shift of its files
 
     def ranks(self) -> list[int]:
-        return sorted({rank for _, rank in self.records})
+        if self.counted != len(self.records):
+            self.counted, self.found = len(self.records), sorted({rank for _, rank in self.records})
+        return self.found
 
     def world(self) -> int:
         return len(self.ranks())
@@ -86,6 +90,14 @@ class Run:
                  for r in self.ranks()]
         return [] if None in found else found
 
+    def begin(self) -> list[Record]:
+        """The records with its first weights; empty if there are none."""
+        found = [self.starts.get((self.origin(), r)) for r in self.ranks()]
+        return [] if None in found else found
+
+    def origin(self) -> int:
+        return min((step for step, _ in self.starts), default=-1)
+
     def worlds(self) -> set[int]:
         return {r["world_size"] for r in self.records.values() if "world_size" in r}
 
@@ -94,7 +106,7 @@ def read_file(run: Run, path: Path) -> None:
     if path.stat().st_size > MOST_BYTES:
         raise Unusable(f"{path}: expected at most {MOST_BYTES} bytes; hint: record fewer steps")
     text = path.read_text(encoding="utf-8", errors="replace")
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n") if text else []
     for number, line in enumerate(lines, start=1):
         try:
             record = check_record(json.loads(line))
@@ -108,6 +120,9 @@ def read_file(run: Run, path: Path) -> None:
                 f"{path}:{number}: not a fingerprint record ({type(error).__name__}: {error}); "
                 "hint: give the files of --fingerprint or record_run.py, named "
                 "PATH.rank0.jsonl") from None
+        if (record["step"], record["rank"]) in run.records:
+            raise Unusable(f"{path}:{number}: step {record['step']} of rank {record['rank']} is in "
+                           "the run already; hint: give the files of one run")
         run.records[record["step"], record["rank"]] = record
         if "before" in record:
             run.starts[record["before"]["step"], record["rank"]] = record["before"]
@@ -164,6 +179,9 @@ def require_comparable(a: Run, b: Run) -> None:
         raise Unusable(f"A has {sums_of(a)}, B has {sums_of(b)}, which give other weights; "
                        "hint: train both with the same --sums and --micro-batch")
     other = a.world() != b.world() or len(a.worlds() | b.worlds()) > 1
+    if other and any(r.get("sharded") for run in (a, b) for r in run.records.values()):
+        raise Unusable("the parameters of a run are divided among its ranks; hint: compare it with "
+                       "a run of as many ranks")
     if other and 0 in micro_batches(a) and not (has_sketches(a) and has_sketches(b)):
         raise Unusable("A and B have different numbers of ranks, float sums, which depend on it, "
                        "and hashes alone; hint: record both again, or train with --sums exact")
@@ -197,10 +215,10 @@ def align(a: Run, b: Run) -> None:
     """Of a resumed run and a whole one: the whole one counts its steps from the weights with which
     the other begins."""
     for resumed, whole in ((a, b), (b, a)):
-        first, rank = min(step for step, _ in resumed.records), whole.ranks()[0]
-        begin, origin = resumed.before(first), whole.before(first)
+        rank, begin, origin = whole.ranks()[0], resumed.begin(), whole.begin()
         if not begin or not origin or weights_apart(begin[0], origin[0]) < SAME_WEIGHTS:
             continue
+        first = begin[0]["step"] + 1
         found = next((step for step, r in sorted(whole.records) if r == rank and step >= first
                       and weights_apart(begin[0], whole.records[step, r]) < SAME_WEIGHTS), None)
         if found is None:
