@@ -323,7 +323,7 @@ def later_from(step: int) -> list[list[Record]]:
     (changed(2, 1, 4, rates=[0.2]), "schedule-per-rank", "step 4: [[0.1], [0.2]]"),
     (changed(2, 1, 1, weights={"conv1": "9999"}), "optimizer-per-rank", "1 tensor"),
     (changed(2, 1, 2, weights={"conv1": "9999"}), "changed-weights", "from B: 0.0e+00, 0.0e+00"),
-    (clipped_in_the_window(), "accumulation-window", "has the limit 5, and its direction"),
+    (clipped_in_the_window(), "accumulation-window", "its optimizer gets another of the norm 5"),
     (changed(2, 1, 2, gradients={"conv1": "9999"}, scale=65536.0), "scale-per-rank",
      "step 2: scales [None, 65536.0] on ranks [0, 1]"),
     (averaged_until(2), "no-sync", "A averages up to step 2 and not from step 3 on"),
@@ -335,6 +335,36 @@ def test_kinds(compare: Compare, a: Any, kind: str, evidence: str) -> None:
     code, text = compare(a, sketched(1))
     assert (code, text.splitlines()[-1].split(": ")[0]) == (int(kind != "rounding"), kind), text
     assert evidence in text
+
+
+def with_rows(run: list[list[Record]], rows: Callable[[Record], list[str]]) -> list[list[Record]]:
+    """Hashes of rows in the place of numbers of samples."""
+    for step in (step for own in run for step in own):
+        step["rows"] = rows(step)
+        del step["samples"]
+    return run
+
+
+def test_other_values_on_one_rank(compare: Compare) -> None:
+    other = [9.0, -7.0, 1.0, 0.0]
+    a = gradient_of(other, 3)
+    for own in a:
+        own[2]["sketches"]["local"] = {"conv1": other}
+    a = with_rows(a, lambda step: [
+        f"{'flipped' if (step['step'], step['rank']) == (3, 1) else 'row'}{one}"
+        for one in step["samples"]])
+    b = with_rows(sketched(1), lambda step: [f"row{one}" for one in step["samples"]])
+    _, text = compare(a, b)
+    assert "other-samples: rank 1 of A reads none of the samples of B" in text, text
+
+
+def test_a_batch_that_b_only_passes_forward(compare: Compare) -> None:
+    a, b = gradient_of([9.0, -7.0, 1.0, 0.0], 3), sketched(1)
+    for step in (step for own in (*a, *b) for step in own):
+        step["losses"] = [0.5]
+    b[0][2]["samples"] = [*b[0][2]["samples"], 80, 81, 82, 83]
+    _, text = compare(a, b)
+    assert "skipped-step: A steps with a batch that B only passes forward" in text, text
 
 
 def test_samples_that_get_other_values_in_the_course_of_a_run(compare: Compare) -> None:

@@ -35,7 +35,9 @@ def not_trained(pair: Pair) -> Answer:
                 f"{sorted(found)[0]}" + "; the optimizer does not have them" * (found <= lacks)]
     sizes = gradient_norms(pair.a.at(step), found)
     if not all(map(math.isfinite, sizes)):
-        return Finding("skipped-step", "A skips the step: its gradient is not finite", evidence)
+        return Finding("skipped-step", "A skips the step: its gradient is not finite" + (
+            "; a scale that grows may overflow in one run alone, which is no mistake"
+            if scale_of(pair.a, step) > 1 else ""), evidence)
     if not any(sizes) and not found <= lacks:
         return Finding("not-trained", "parameters of A get no gradient: they are frozen, detached, "
                        "or lose it between backward() and step()", evidence)
@@ -234,16 +236,12 @@ def zero_grad(pair: Pair) -> Answer:
     if not own or disagreeing(pair.a, "gradients", step) or fit(of_a, own)[1] < 0.02:
         return "zero_grad: the gradient of A is one of its backward passes"
     if fit(of_b, own)[1] < 0.01 and backward_passes(pair.a, step) > 1:
-        if limit := clip_limit(pair, pair.a):
-            return Finding("accumulation-window", "A changes gradients within an accumulation "
-                           "window: clipping comes after each backward pass and not once before "
-                           "the step, or zero_grad() is called within it", [
-                               f"step {step}: the norm of the gradient has the limit {limit:.4g}, "
-                               "and its direction is not that of the window's backward passes"])
-        return Finding("accumulation-window", "A loses gradients of an accumulation window: "
-                       "zero_grad() is called within it", [
+        limit = clip_limit(pair, pair.a)
+        return Finding("accumulation-window", "A loses or changes gradients within an accumulation "
+                       "window: zero_grad() is called, or the norm is clipped, after each backward "
+                       "pass and not once per step", [
                            f"step {step}: the backward passes of A have the gradient of B, and its "
-                           "optimizer gets another"])
+                           "optimizer gets another" + f" of the norm {limit:.4g}" * bool(limit)])
     if step - 1 in pair.steps:
         former = pair.whole(pair.a, "gradients", step - 1, names)
         factors, rest = fit(of_a, [*own, former])

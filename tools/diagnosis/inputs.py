@@ -218,6 +218,13 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
         if more and not Counter(of_b[i]) - Counter(of_a[i]) and more.keys() <= set(flat(of_a[:i])):
             return Finding("padding", "the sampler of A repeats samples to fill the ranks' parts",
                            evidence)
+        fewer = Counter(of_b[i]) - Counter(of_a[i])
+        if passes[0] == passes[1] > 0 and bool(more) != bool(fewer) and (
+                max(sizes) % min(sizes) == 0 and len(set(parts[0])) == 1):
+            alone, steps = "AB" if more else "BA"
+            return Finding("skipped-step", f"{steps} steps with a batch that {alone} only passes "
+                           "forward: it skips the step, or evaluates",
+                           [*evidence, f"backward passes: {passes[0]} in both"])
         if len(set(parts[0])) > len(set(parts[1])):
             return Finding("uneven-steps", "a rank of A leaves out a batch or a backward pass that "
                            "the others have, or has one more", evidence + [
@@ -226,6 +233,13 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
                        "of an epoch", evidence)
     if found := shifted(pair, of_a, differs[0]):
         return found
+    ranks = [set(part) for part in pair.samples(pair.a, step)]
+    alien = [rank for rank, part in enumerate(ranks) if not part & all_b.keys()]
+    if not pair.samples(pair.a, step, ("samples",)) and 0 < len(alien) < len(ranks) and all(part <= set(of_b[differs[0]]) for rank, part in
+                                           enumerate(ranks) if rank not in alien):
+        return Finding("other-samples", f"rank {alien[0]} of A reads none of the samples of B, or "
+                       "the same ones with other values, such as another augmentation",
+                       [f"step {step}: the samples of the other ranks are those of B"])
     lost = all_b - all_a
     share = lost.total() / all_b.total()
     other = Counter(of_b[differs[0]]) - Counter(of_a[differs[0]])
@@ -243,11 +257,11 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
                        "run, as by a transform that changes the data in place", [
                            *evidence, f"A has {len(all_a)} different samples, and B, which reads "
                            f"them again, {len(all_b)}"])
-    ranks = [Counter(flat([pair.samples(pair.a, s)[rank] for s in pair.steps]))
-             for rank in range(len(pair.samples(pair.a, step)))]
-    shared = sum(map(len, ranks)) - len(all_a)
+    reads = [Counter(flat([pair.samples(pair.a, s)[rank] for s in pair.steps]))
+             for rank in range(len(ranks))]
+    shared = sum(map(len, reads)) - len(all_a)
     # Within an epoch; and more than fills equal parts.
-    if shared > len(ranks) and max(all_b.values()) == max(max(r.values()) for r in ranks) == 1:
+    if shared > len(ranks) and max(all_b.values()) == max(max(r.values()) for r in reads) == 1:
         return Finding("order-per-rank", "the ranks of A divide orders of their own, as with "
                        "another seed on each: in an epoch, some samples are read twice, others "
                        "not at all", [*evidence, f"{count(shared, 'sample')} of A are read by "
@@ -319,7 +333,7 @@ def noise(pair: Pair) -> Answer:
         step for step in steps
         if pair.samples(pair.a, step, ("samples",)) and 2 * (
             Counter(rows := flat(pair.samples(pair.a, step, ("rows",)))) - Counter(
-                flat(pair.samples(pair.b, step, ("rows",))))).total() > len(rows)
+                flat(pair.samples(pair.b, step, ("rows",))))).total() >= len(rows) > 0
         and has_effect(pair, step)]
     step = of_inputs[0] if of_inputs else pair.beyond
     if not step or not (of_inputs or moves(pair.a, steps)):
