@@ -235,8 +235,9 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
         return found
     ranks = [set(part) for part in pair.samples(pair.a, step)]
     alien = [rank for rank, part in enumerate(ranks) if not part & all_b.keys()]
-    if not pair.samples(pair.a, step, ("samples",)) and 0 < len(alien) < len(ranks) and all(part <= set(of_b[differs[0]]) for rank, part in
-                                           enumerate(ranks) if rank not in alien):
+    known = set().union(*(part for rank, part in enumerate(ranks) if rank not in alien))
+    if alien and known and known <= set(of_b[differs[0]]) and not pair.samples(
+            pair.a, step, ("samples",)):
         return Finding("other-samples", f"rank {alien[0]} of A reads none of the samples of B, or "
                        "the same ones with other values, such as another augmentation",
                        [f"step {step}: the samples of the other ranks are those of B"])
