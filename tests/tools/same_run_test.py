@@ -721,6 +721,17 @@ def test_an_incomplete_last_line_is_ignored_with_a_note(compare: Compare, tmp_pa
     assert code == 0 and "no difference in 6 records of 2 ranks" in found, found
 
 
+@pytest.mark.parametrize("a, problem", [
+    ([record(1), record(1)], "a.jsonl:2: step 1 of rank 0 is in the run already"),
+    ([[step | {"sharded": True} for step in own] for own in sketched(2)],
+     "the parameters of a run are divided among its ranks"),
+    ([json.dumps(record(1) | {"sketches": {"weights": {"\x1b[2J": [1]}}})],
+     "sketch of \\x1b[2J")])
+def test_runs_that_cannot_be_compared_are_refused(compare: Compare, a: Any, problem: str) -> None:
+    code, text = compare(a, sketched(1))
+    assert code == 2 and problem in text, text
+
+
 def test_a_file_that_is_no_text_is_refused_with_its_name(compare: Compare, tmp_path: Path) -> None:
     (tmp_path / "binary.jsonl").write_bytes(b"\x7fELF\xff\xfe")
     code, text = compare(ONE, tmp_path / "binary.jsonl")

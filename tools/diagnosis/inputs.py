@@ -13,6 +13,11 @@ from .pair import (Answer, Finding, Pair, are_samples, averages_right, backward_
 from .runs import Run, weights_apart
 from .vectors import near
 
+# Kinds with their sentences, each of two ways to find it.
+PADDING = "padding", "the sampler of A repeats samples to fill the ranks' parts"
+ORDERS = "order-per-rank", ("the ranks of A divide orders of their own, as with another seed on "
+                            "each: in an epoch, some samples are read twice, others not at all")
+
 
 def uneven_steps(pair: Pair) -> Answer:
     """A rank of A that ended early: the others waited, or trained on without it."""
@@ -106,14 +111,12 @@ def repeated_samples(pair: Pair) -> Answer:
     all_of = [Counter(one for step in pair.steps for one in flat(pair.samples(run, step)))
               for run in (pair.a, pair.b)]
     if lost := all_of[1] - all_of[0]:
-        return Finding("order-per-rank", "the ranks of A divide orders of their own, as with "
-                       "another seed on each: in an epoch, some samples are read twice, others "
-                       "not at all",
-                       [text, f"{lost.total()} of {all_of[1].total()} samples of B are missing"])
+        return Finding(*ORDERS, [
+            text, f"{lost.total()} of {all_of[1].total()} samples of B are missing"])
     windows = [windows_of(pair, step) for step in pair.steps]
     if any(x * windows[0][1] != y * windows[0][0] for x, y in windows):
         return f"{text}, in windows of other numbers of batches"
-    return Finding("padding", "the sampler of A repeats samples to fill the ranks' parts", [text])
+    return Finding(*PADDING, [text])
 
 
 def step_without_batch(pair: Pair) -> Answer:
@@ -214,11 +217,9 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
                            "or last batches of an epoch", evidence + [
                                f"backward passes: {passes[0]} in A, {passes[1]} in B"])
         i = differs[0]
-        more = Counter(of_a[i]) - Counter(of_b[i])
-        if more and not Counter(of_b[i]) - Counter(of_a[i]) and more.keys() <= set(flat(of_a[:i])):
-            return Finding("padding", "the sampler of A repeats samples to fill the ranks' parts",
-                           evidence)
-        fewer = Counter(of_b[i]) - Counter(of_a[i])
+        more, fewer = Counter(of_a[i]) - Counter(of_b[i]), Counter(of_b[i]) - Counter(of_a[i])
+        if more and not fewer and more.keys() <= set(flat(of_a[:i])):
+            return Finding(*PADDING, evidence)
         if passes[0] == passes[1] > 0 and bool(more) != bool(fewer) and (
                 max(sizes) % min(sizes) == 0 and len(set(parts[0])) == 1):
             alone, steps = "AB" if more else "BA"
@@ -263,10 +264,8 @@ def order_of_samples(pair: Pair, of_a: list[list[Any]], of_b: list[list[Any]],
     shared = sum(map(len, reads)) - len(all_a)
     # Within an epoch; and more than fills equal parts.
     if shared > len(ranks) and max(all_b.values()) == max(max(r.values()) for r in reads) == 1:
-        return Finding("order-per-rank", "the ranks of A divide orders of their own, as with "
-                       "another seed on each: in an epoch, some samples are read twice, others "
-                       "not at all", [*evidence, f"{count(shared, 'sample')} of A are read by "
-                                                 "several ranks"])
+        return Finding(*ORDERS, [
+            *evidence, f"{count(shared, 'sample')} of A are read by several ranks"])
     if ascending(pair, pair.a) and not ascending(pair, pair.b):
         return Finding("another-order", "A does not shuffle: its samples are in ascending order",
                        evidence)
