@@ -23,6 +23,13 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 using C10dWork = c10::intrusive_ptr<c10d::Work>;
 
+// In LibTorch 2.9, getTimeout() returns the group's timeout.
+struct TimedWork : Gloo::AsyncWork {
+  static std::chrono::milliseconds timeout_of(const AsyncWork& work) {
+    return work.*(&TimedWork::timeout_);
+  }
+};
+
 c10::intrusive_ptr<Gloo::Options> gloo_options(const ProcessGroup::Setup& setup) {
   auto options = Gloo::Options::create(setup.timeout);
   options->devices.push_back(setup.gloo_interface.empty()
@@ -71,7 +78,7 @@ void Gloo::watch(const std::stop_token& stop) {
     }
     if (!oldest && workQueue_.empty() && stop.stop_requested()) return;
     if (!oldest || number != oldest->getSequencenumber()) deadline.reset();
-    if (oldest && !deadline) deadline.emplace(oldest->getTimeout() % kNever);
+    if (oldest && !deadline) deadline.emplace(TimedWork::timeout_of(*oldest) % kNever);
     if (oldest) number = oldest->getSequencenumber();
     if (deadline && deadline->passed()) close_connections(deadline->timeout());
     const auto wakes = stop.stop_requested() ? std::stop_token() : stop;
