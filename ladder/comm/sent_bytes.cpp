@@ -23,8 +23,9 @@ std::int64_t sent_through(int descriptor) {
   socklen_t size = sizeof(info);
   if (getsockopt(descriptor, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
   constexpr std::size_t kNeeded =
-      offsetof(tcp_info, tcpi_bytes_sent) + sizeof(info.tcpi_bytes_sent);
-  return size < kNeeded ? 0 : static_cast<std::int64_t>(info.tcpi_bytes_sent);
+      offsetof(tcp_info, tcpi_bytes_retrans) + sizeof(info.tcpi_bytes_retrans);
+  return size < kNeeded ? 0
+                        : static_cast<std::int64_t>(info.tcpi_bytes_sent - info.tcpi_bytes_retrans);
 }
 
 }  // namespace
