@@ -13,7 +13,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build-torch_distributed"
 TESTED = "2.11"  # LADDER_TORCH_VERSION of cmake/LibTorch.cmake
-HINT = "hint: tools/setup.sh bridge, then .venv/bin/pip install --no-build-isolation ./bridges/torch_distributed"
+HINT = ("hint: tools/setup.sh bridge, then .venv/bin/pip install --no-build-isolation --no-deps "
+        "./bridges/torch_distributed")
 NAME, VERSION = "ladder_distributed", "0.3.0"
 PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
 TAG = f"{PYTHON}-{PYTHON}-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"

@@ -14,7 +14,7 @@ if BUILT_FOR != f"torch=={torch.__version__.partition('+')[0]}":
     raise ImportError(
         f"ladder_distributed: expected {BUILT_FOR}, which it was built for, got torch "
         f"{torch.__version__}; hint: pip install --no-build-isolation "
-        "--force-reinstall ./bridges/torch_distributed")
+        "--no-deps --force-reinstall ./bridges/torch_distributed")
 
 from ._backend import make  # noqa: E402
 
