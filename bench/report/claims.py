@@ -62,11 +62,11 @@ def whole_run(results: Results, stage: Setup | None) -> Estimate | None:
 
 
 def slowest_start(results: Results) -> Estimate | None:
-    """Of the stages that start by themselves, the longest: seconds."""
-    starts = [row.counter("startup_seconds") for row in results.of_kind("full")
-              if row.good and row.setup.program.startswith("stage")
-              and "torchrun" not in row.setup.program]
-    return Estimate(max(starts)) if starts else None
+    """Of the stages that start by themselves, the longest median: seconds."""
+    starts = [median_of([run.counters["startup_seconds"] for run in row.good])
+              for row in results.of_kind("full") if row.good
+              and row.setup.program.startswith("stage") and "torchrun" not in row.setup.program]
+    return max(filter(None, starts), default=None, key=lambda start: start.value)
 
 
 def fastest_tuned(results: Results, ours: Setup | None) -> Setup | None:
@@ -127,7 +127,7 @@ def targets(results: Results) -> list[Target]:
                whole_run(results, convnet)),
         Target("BasicNet: stage 5 over stage 0", "≤", 1.02, results.ratio(stage5, stage0)),
         Target("BasicNet: stage 6 over stage 0", "≤", 1.02, results.ratio(stage6, stage0)),
-        Target("Start of a program to its first step, slowest stage", "≤", 1.0,
+        Target("Start of a program to its first step, slowest stage without torchrun", "≤", 1.0,
                slowest_start(results), " s"),
     ]
 

@@ -489,7 +489,7 @@ def fastest(results: Results, right: list[Row]) -> str:
         close = [row.setup.program for row in slices
                  if row is not best and overlap(row.seconds(), best.seconds())]
         unsure = f"; not told apart from {', '.join(close)}" if close else ""
-        return (f"Fastest: {setup_text(best)}, {seconds_text(best)} seconds for 200 steps"
+        return (f"Fastest, one row per stage: {setup_text(best)}, {seconds_text(best)} seconds for 200 steps"
                 f"{unsure or what_it_spares(best, right)}.")
     best = min(right, key=lambda row: row.seconds().value)
     return (f"Fastest: {setup_text(best)}, {best.seconds().value:.1f} s ({runs_text(right)})"
