@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What training costs on 1 to 1,024 ranks, from what was measured on two.
 
-    .venv/bin/python bench/scale.py bench/results/two-cores.links.json
+    .venv/bin/python bench/scale.py runs/links.json
 
 Takes computing times by images per rank, α and β of each link, and the spread of step times from a
 record of bench/links/links.py. Prints steps per second and cost per epoch by ranks and link, and
@@ -21,9 +21,11 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "report"))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE / "report"), str(HERE / "records")]
 from link_model import ACCUMULATION, Link, cables, compute_times  # noqa: E402
 from link_tables import BATCHES, GRADIENTS, machine_text  # noqa: E402
+from record import run_program  # noqa: E402
 from results import ResultsError  # noqa: E402
 from table import terminal_table  # noqa: E402
 from tables import Table  # noqa: E402

@@ -20,7 +20,7 @@ from link_model import Link, fit, predicted
 from pytest import approx
 from results import ResultsError
 from tests.support.network import ip, two_nodes
-from tests.support.programs import BIN, Launched, poll_until
+from tests.support.programs import BIN, ROOT, Launched, launch, poll_until
 
 LINK = Link(0.001, 1e9)  # 1 ms and 8 Gbit/s
 SECONDS = 60
@@ -110,6 +110,12 @@ def test_a_trial_leaves_a_record_and_nothing_else(trial: Launched, tmp_path: Pat
     assert link_model.link_of(section).beta < 1.3 * 1e9 / 8  # the kernel limits it
     assert set(record["traces"]) == {"plain", "one-bucket", "no-overlap"}
     assert len(scale.scale_tables(record)) == 2
+
+
+def test_scale_as_a_program() -> None:
+    path = str(ROOT / "bench/results/two-cores.links.json")
+    done = launch(sys.executable, str(ROOT / "bench/scale.py"), path)
+    assert (done.code, done.stderr) == (0, "") and done.stdout.count("\n\n") == 2, done
 
 
 def test_a_signal_leaves_no_rank_and_no_namespace(trial: Launched, tmp_path: Path) -> None:
