@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any, NamedTuple
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / "report"), str(HERE / "records")]
+sys.path.insert(0, str(Path(__file__).resolve().parent / "report"))
+import packages  # noqa: E402, F401  first: checks the packages and sets the path
 from link_model import ACCUMULATION, Link, cables, compute_times  # noqa: E402
 from link_tables import BATCHES, GRADIENTS, machine_text  # noqa: E402
 from record import run_program  # noqa: E402
@@ -185,9 +185,9 @@ def main(arguments: Sequence[str]) -> int:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         tables = scale_tables(record)
-    except (OSError, ValueError, KeyError, TypeError, ResultsError) as error:
+    except (OSError, ValueError, LookupError, ArithmeticError, TypeError, ResultsError) as error:
         print(f"scale: {path}: expected a record of bench/links/links.py, got {error!r}; hint: "
-              f"python3 bench/links/links.py -o {path}", file=sys.stderr)
+              "./run links writes runs/links.json", file=sys.stderr)
         return 2
     print(machine_text(record))
     for table in tables:

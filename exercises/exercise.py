@@ -243,11 +243,15 @@ class Progress:
     PATH = WORK / "progress.json"
 
     def __init__(self) -> None:
+        self._entries = {}
+        if not self.PATH.exists():
+            return
         try:
             found = json.loads(text_of(self.PATH))
             self._entries = {name: dict(entry) for name, entry in found.items()}
         except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-            self._entries = {}
+            damaged = self.PATH.replace(self.PATH.with_suffix(".json.old"))
+            print(f"exercise: {self.PATH.name} is damaged: moved to {damaged}", file=sys.stderr)
 
     def get(self, exercise: Exercise, key: str) -> int:
         value = self._entries.get(exercise.name, {}).get(key)
@@ -600,7 +604,7 @@ def chosen(text: str) -> Exercise:
 
 
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="./run exercise", description=__doc__,
+    parser = argparse.ArgumentParser(prog="./run exercise", description=__doc__, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("exercise", nargs="?", help="number or name")
     action = parser.add_mutually_exclusive_group()
@@ -613,7 +617,9 @@ def main(arguments: list[str]) -> int:
         generate(Path(options.generate[1]), options.generate[0])
         return 0
     progress = Progress()
-    if not options.exercise:
+    if options.exercise is None:
+        if options.check or options.hint or options.solution:
+            parser.error("expected an exercise; hint: ./run exercise 4 --check")
         return show_list(progress)
     exercise = chosen(options.exercise)
     if options.check:

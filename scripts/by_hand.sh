@@ -16,11 +16,12 @@ set -euo pipefail
 program=${PROGRAM:-build/bin/stage3_ddp_torchrun}
 nproc_per_node=${NPROC_PER_NODE:-2}
 node_rank=${NODE_RANK:-0}
-for number in "NPROC_PER_NODE=$nproc_per_node" "NNODES=${NNODES:-1}" "NODE_RANK=$node_rank"; do
-  [[ $number =~ ^[A-Z_]+=[1-9][0-9]*$ || $number == NODE_RANK=0 ]] || {
+for number in "NPROC_PER_NODE=$nproc_per_node" "NNODES=${NNODES:-1}" "NODE_RANK=$node_rank" \
+  "GRACE_SECONDS=${GRACE_SECONDS:-10}"; do
+  [[ $number =~ ^[A-Z_]+=[1-9][0-9]{0,3}$ || $number =~ ^(NODE_RANK=0|GRACE_SECONDS=[0-9.]+)$ ]] || {
     name=${number%%=*}
     printf "by_hand.sh: %s: expected a whole number, %s, got '%s'; hint: unset %s\n" "$name" \
-      "$([[ $name == NODE_RANK ]] && echo 'from 0' || echo 'from 1')" "${number#*=}" "$name" >&2
+      "$([[ $name == NODE_RANK ]] && echo 'from 0' || echo 'from 1 to 9999')" "${number#*=}" "$name" >&2
     exit 2
   }
 done

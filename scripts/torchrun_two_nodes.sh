@@ -15,6 +15,11 @@ if (($# == 0)); then
   echo "torchrun_two_nodes: expected HOST or --local; hint: scripts/torchrun_two_nodes.sh --local" >&2
   exit 2
 fi
+if [[ ! ${NPROC_PER_NODE-2} =~ ^[1-9][0-9]{0,3}$ ]]; then
+  printf "torchrun_two_nodes: NPROC_PER_NODE: expected a number from 1 to 9999, got '%s'; hint: unset NPROC_PER_NODE\n" \
+    "$NPROC_PER_NODE" >&2
+  exit 2
+fi
 host=$1
 shift
 

@@ -189,7 +189,7 @@ def read_pickled(path: Path, key: str | None) -> Checkpoint:
         raise Refused(f"{path}: expected a file of torch.save with tensors and plain values only, got: "
                       f"{first_line(error)}; hint: save model.state_dict(), not the model"
                       ) from error
-    except (RuntimeError, EOFError, ValueError) as error:
+    except Exception as error:  # anything, of a file that is not pickle
         raise Refused(f"{path}: expected a file of torch.save, got: {first_line(error)}; hint: the "
                       "file is damaged, or of another kind") from error
     if key is None and is_state_dict(content):
@@ -207,7 +207,7 @@ def read_pickled(path: Path, key: str | None) -> Checkpoint:
                       "hint: save scaler.state_dict()")
     dropped = [name for name in found if name not in (keys[0], "scaler")]
     if dropped:
-        print(f"{path}: not converted: {', '.join(dropped)}", file=sys.stderr)
+        print(f"{path}: not converted: {', '.join(map(str, dropped))}", file=sys.stderr)
     return Checkpoint(without_prefix(path, found[keys[0]]), dict(scaler) if scaler else None)
 
 
@@ -255,6 +255,8 @@ def convert(source: Path, target: Path, key: str | None, prefix: str) -> int:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".convert-") as folder:
         whole = Path(folder) / target.name
         write(checkpoint, whole)
+        os.umask(mask := os.umask(0))
+        whole.chmod(0o666 & ~mask)  # that of safetensors is for its user alone
         os.link(whole, target)  # unlike rename, never replaces a file
     return len(checkpoint.tensors)
 

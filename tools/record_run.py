@@ -94,6 +94,8 @@ class record(contextlib.ExitStack):  # a function to its users
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
                  path: str | os.PathLike, every: int = 1) -> None:
         super().__init__()
+        if every < 1:
+            raise ValueError(f"every: expected a number of steps from 1, got {every}")
         self.wrapper, self.model, self.scaler = model, innermost(model, "module"), None
         self.optimizer, self.path, self.every = innermost(optimizer, "optimizer"), path, every
         self.step, self.local, self.window, self.pending = 0, {}, {}, {}
@@ -103,8 +105,8 @@ class record(contextlib.ExitStack):  # a function to its users
         self.head = {"rank": dist.get_rank() if grouped else 0,
                      "world_size": dist.get_world_size() if grouped else 1}
         os.makedirs(os.path.dirname(os.path.abspath(self.path)), exist_ok=True)
-        self.file = self.enter_context(open(f"{self.path}.rank{self.head['rank']}.jsonl", "w"))
         self.parameters = plain(self.model, self.model.named_parameters())
+        self.file = self.enter_context(open(f"{self.path}.rank{self.head['rank']}.jsonl", "w"))
         self.head["dtypes"] = sorted({str(p.dtype)[6:] for p in self.parameters.values()})
         self.head |= {"sharded": True} if any(hasattr(p, "to_local")
                                               for p in self.parameters.values()) else {}

@@ -190,8 +190,8 @@ python_packages() {
   say "Python packages installed in $((SECONDS - start)) s"
 }
 
-level=${1:-build}
-[[ "$level ${2-}" =~ ^(build|test|twins|bench|links|bridge|slurm|full)\ (--missing)?$ ]] || {
+level=${1-build}
+[[ "$level ${*:2}" =~ ^(build|test|twins|bench|links|bridge|slurm|full)\ (--missing)?$ ]] || {
   printf 'usage: tools/setup.sh [build|test|twins|bench|links|bridge|slurm|full] [--missing]\n' >&2
   exit 2
 }

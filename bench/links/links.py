@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench" / "report"), str(ROOT / "bench" / "records"), str(ROOT)]
 from link_model import RATES, VARIANTS, length_of, link_of  # noqa: E402
-from record import write_record  # noqa: E402
+from record import new_record, write_record  # noqa: E402
 from rows import described  # noqa: E402
 from results import ResultsError  # noqa: E402
 from tests.support.network import HOSTS, PORT, limit_cable, two_nodes  # noqa: E402
@@ -227,7 +227,7 @@ def stop(number: int, _: object) -> NoReturn:
 
 def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measures what a link between two ranks costs.")
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE.json")
+    parser.add_argument("-o", "--output", type=new_record, required=True, metavar="FILE.json")
     parser.add_argument("--rates", default=words(list(RATES)),
                         help="rates of the cable (default %(default)s)")
     parser.add_argument("--trial", action="store_true",
@@ -239,8 +239,6 @@ def read_arguments(arguments: Sequence[str]) -> argparse.Namespace:
             parser.error(f"--rates: expected some of {words(list(RATES))}, got {rate}")
     if not PROGRAM.exists():
         parser.error(f"{PROGRAM} is not built; hint: cmake --build build --target links")
-    if not options.output.resolve().parent.is_dir():
-        parser.error(f"{options.output}: no such folder; hint: mkdir -p {options.output.parent}")
     return options
 
 

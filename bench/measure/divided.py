@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench" / "records"))
-from record import write_record  # noqa: E402
+from record import new_record, run_program, write_record  # noqa: E402
 from rows import described  # noqa: E402
 
 BATCH = 64
@@ -94,7 +94,7 @@ def traced(flag: str) -> list[list[Any]]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Measures memory per rank and bytes per step.")
-    parser.add_argument("record", type=Path, metavar="NAME.divided.json")
+    parser.add_argument("record", type=new_record, metavar="NAME.divided.json")
     options = parser.parse_args(arguments)
     machine = described()
     done = subprocess.run([ROOT / "build/bin/divided_memory", "stack"], check=True, text=True,
@@ -108,4 +108,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

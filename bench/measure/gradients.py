@@ -26,7 +26,7 @@ from torch import Tensor, nn
 BENCH = Path(__file__).resolve().parents[1]
 sys.path += [str(BENCH / "peers"), str(BENCH / "records")]
 from common import DATA_ROOT, RECIPES, EpochSampler, Mnist, make_loader  # noqa: E402
-from record import write_record  # noqa: E402
+from record import new_record, run_program, write_record  # noqa: E402
 from rows import described  # noqa: E402
 
 RECIPE = "basicnet"
@@ -89,7 +89,7 @@ def measured(steps: int = STEPS) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Counts the magnitudes of gradients.")
-    parser.add_argument("record", type=Path, metavar="NAME.gradients.json")
+    parser.add_argument("record", type=new_record, metavar="NAME.gradients.json")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # sums in the same order on every machine
     write_record(options.record, measured())
@@ -97,4 +97,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

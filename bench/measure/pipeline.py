@@ -26,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench" / "records"))
-from record import write_record  # noqa: E402
+from record import new_record, run_program, write_record  # noqa: E402
 from rows import described  # noqa: E402
 
 RECIPES = ("stack", "basicnet")
@@ -138,11 +138,11 @@ def measured() -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Measures the schedules of a pipeline.")
-    parser.add_argument("record", type=Path, metavar="NAME.pipeline.json")
+    parser.add_argument("record", type=new_record, metavar="NAME.pipeline.json")
     options = parser.parse_args(arguments)
     write_record(options.record, measured())
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

@@ -34,7 +34,7 @@ import torch.distributed as dist
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench" / "records"))
-from record import write_record  # noqa: E402
+from record import new_record, run_program, write_record  # noqa: E402
 from rows import described  # noqa: E402
 
 BACKENDS = ("ladder", "gloo")
@@ -214,7 +214,7 @@ def main(arguments: list[str]) -> int:
         become_twin(*arguments[1:3], arguments[3:])
         return 0
     parser = argparse.ArgumentParser(description="Measures the backend ladder beside Gloo and MPI.")
-    parser.add_argument("record", type=Path, metavar="NAME.python.json")
+    parser.add_argument("record", type=new_record, metavar="NAME.python.json")
     parser.add_argument("--mpi", type=Path, nargs="*", default=[], metavar="FOLDER")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args(arguments)
@@ -228,4 +228,4 @@ def main(arguments: list[str]) -> int:
 import ladder_distributed  # noqa: E402, F401 registers the backend, of ranks too
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

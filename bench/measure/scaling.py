@@ -25,7 +25,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench" / "records"))
-from record import write_record  # noqa: E402
+from record import new_record, run_program, write_record  # noqa: E402
 from rows import described  # noqa: E402
 
 BATCHES = {"basicnet": 64, "convnet": 32, "stack": 64}
@@ -124,7 +124,7 @@ def measure(cores: int) -> dict[str, dict[str, Any]]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Measures a step on 1 to 4 processes and more.")
-    parser.add_argument("record", type=Path, metavar="NAME.scaling.json")
+    parser.add_argument("record", type=new_record, metavar="NAME.scaling.json")
     options = parser.parse_args(arguments)
     cores = len(os.sched_getaffinity(0))
     write_record(options.record, described() | {"threads": 1, "cores": cores, "rows": measure(cores)})
@@ -132,4 +132,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

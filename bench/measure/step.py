@@ -26,7 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench" / "records"))
-from record import write_record  # noqa: E402
+from record import new_record, run_program, write_record  # noqa: E402
 from rows import described  # noqa: E402
 
 MATHS = ("reference", "fast")
@@ -205,7 +205,7 @@ def measured(threads: int) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Measures the operations of a training step.")
-    parser.add_argument("record", type=Path, metavar="NAME.step.json")
+    parser.add_argument("record", type=new_record, metavar="NAME.step.json")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args(arguments)
     write_record(options.record, measured(options.threads))
@@ -213,4 +213,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

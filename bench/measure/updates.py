@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "bench" / "records"))
-from record import write_record  # noqa: E402
+from record import new_record, run_program, write_record  # noqa: E402
 from rows import described  # noqa: E402
 
 PROGRAM = ROOT / "build/bin/stage6_trainer"
@@ -93,7 +93,7 @@ def accuracy_of(program: str, seed: int) -> float:
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Measures accuracy over updates.")
-    parser.add_argument("record", type=Path, metavar="NAME.updates.json")
+    parser.add_argument("record", type=new_record, metavar="NAME.updates.json")
     options = parser.parse_args(arguments)
     record = described() | {"recipe": "convnet", "ranks": RANKS, "seed": 42,
                             "ways": {name: trained(way) for name, way in WAYS.items()},
@@ -104,4 +104,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    run_program(main)

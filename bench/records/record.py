@@ -9,6 +9,7 @@ digits. Needs the standard library alone. Exit code: 0, or 2 if a file cannot be
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -66,9 +67,19 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
     part.replace(path)
 
 
+def new_record(text: str) -> Path:
+    """An argument: where a record can be written."""
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        hint = f"{path}/NAME.json" if path.is_dir() else f"mkdir -p {path.parent}"
+        raise argparse.ArgumentTypeError(f"expected a file in a folder that exists, got {text}; "
+                                         f"hint: {hint}")
+    return path
+
+
 def run_program(main: Callable[[list[str]], int]) -> NoReturn:
     """Ends this process as main() does. A damaged record and a full or closed output are one line
-    and exit code 2; a pipe without a reader ends it silently."""
+    and exit code 2; a pipe without a reader and Ctrl-C end it silently."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         if sys.stdout is None:
@@ -82,6 +93,9 @@ def run_program(main: Callable[[list[str]], int]) -> NoReturn:
         reason = error if isinstance(error, OSError) else f"not what it reads: {error!r}"
         print(f"{Path(sys.argv[0]).stem}: {reason}", file=sys.stderr, flush=True)
         os._exit(2)  # which does not write to the full output again
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
     sys.exit(code)
 
 

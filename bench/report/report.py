@@ -3,7 +3,7 @@
 
     .venv/bin/python bench/report/report.py RESULTS.json... -o report.html
 
-Exit code: 0, or 2 if a file is not what the suite writes or the page cannot be written.
+Exit code: 0, or 2 if no file is what the suite writes or the page cannot be written.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def sections(results: Results, links: Mapping[str, Any] | None) -> list[Section]
     for recipe in results.recipes():
         table = recipe_table(results, recipe)
         found.append((table.title, [pictures.recipe_pictures(results, recipe), table]))
-    found += link_sections(links) if links else []
+    found += link_sections(links) if links is not None else []
     found += [(table.title, [table]) for table in (make(results) for make in FURTHER_TABLES)]
     shown = [(title, [part for part in parts
                       if (part.rows if isinstance(part, Table) else any(part))])

@@ -287,7 +287,11 @@ def read(paths: Iterable[Path | str]) -> Results:
     """
     results = Results([], {})
     problems = []
+    given: set[Path] = set()
     for path in paths:
+        if Path(path).resolve() in given:
+            raise ResultsError(f"{path}: given twice; hint: name each file once")
+        given.add(Path(path).resolve())
         try:
             context, entries = read_file(Path(path))
         except (ResultsError, OSError) as error:

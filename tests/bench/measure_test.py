@@ -27,6 +27,14 @@ def step_record() -> dict[str, Any]:
             "flame": {math: step.flame(steps[math][0]) for math in step.MATHS}}
 
 
+@pytest.mark.parametrize("program", [divided, pipeline, scaling, step, updates])
+def test_a_record_that_cannot_be_written_is_refused_before_it_is_measured(program, capsys) -> None:
+    for path, hint in (("/dev", "/dev/NAME.json"), ("/none/a.json", "mkdir -p /none")):
+        with pytest.raises(SystemExit, match="2"):
+            program.main([path])
+        assert capsys.readouterr().err.endswith(f"got {path}; hint: {hint}\n")
+
+
 def test_a_step_is_what_lies_between_two_optimizers_on_their_thread() -> None:
     [first, second] = step.steps_of(made.trace())
     assert (first.length, second.length) == (10.0, 10.0)

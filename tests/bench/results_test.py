@@ -81,10 +81,19 @@ def test_what_is_no_result_does_not_hide_the_others(tmp_path: Path, start) -> No
     (">/dev/full", "No space left on device"), (">&-", "the standard output is closed")])
 def test_a_full_or_closed_output_is_one_line(output, reason, tmp_path: Path) -> None:
     path = made.write(tmp_path / "a.json", made.short())
+    recording = tmp_path / "run.jsonl"
+    recording.write_text('{"step": 1, "rank": 0, "world_size": 1, "weights": {}, "gradients": {}}\n')
     for program in (f"bench/report/table.py {path}",
-                    "exercises/exercise.py", f"bench/report/report.py {path} -o {tmp_path}/a.html"):
+                    "exercises/exercise.py", f"tools/same_run {recording} --against {recording}",
+                    f"bench/report/report.py {path} -o {tmp_path}/a.html"):
         done = run("/bin/sh", "-c", f"{sys.executable} {ROOT}/{program} {output}")
         assert (done.code, len(done.errors)) == (2, 1) and reason in done.stderr, done
+
+
+def test_a_file_that_is_given_twice_narrows_no_interval(tmp_path: Path) -> None:
+    path = made.write(tmp_path / "a.json", made.short())
+    with pytest.raises(ResultsError, match="a.json: given twice"):
+        read([path, tmp_path / ".." / tmp_path.name / "a.json"])
 
 
 def test_files_share_rows_and_each_has_its_load_and_stolen_ticks(tmp_path: Path) -> None:
@@ -106,8 +115,8 @@ def test_rows_that_were_measured_again_have_their_commits_in_the_report(tmp_path
     for commits, rows in (("aaa1111", [again, *others]),
                           ("aaa1111 and bbb2222", [*others, again | {"commit": "bbb2222"}]),
                           ("bbb2222", [again | {"commit": "bbb2222"}])):
-        path = made.write_rows(tmp_path / "a.json", rows, commit="aaa1111")
-        found = read([path, path])
+        found = read([made.write_rows(tmp_path / name, rows, commit="aaa1111")
+                      for name in ("a.json", "b.json")])
         assert f"; commit {commits}; load" in machine_line(found)
         assert measured_at(found).startswith(f"Measured at commit {commits}: Sample CPU")
         assert ["commit", commits, "same"] in environment_table(found).rows

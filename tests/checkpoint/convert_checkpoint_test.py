@@ -60,6 +60,8 @@ class ConvertCheckpoint(unittest.TestCase):
         done = self.convert("a.pt", "a.safetensors", *more)
         self.assertEqual((done.code, done.stdout),
                          (0, f"{self.folder}/a.safetensors: 3 tensors\n"), done.stderr)
+        self.assertEqual((self.folder / "a.safetensors").stat().st_mode,
+                         (self.folder / "a.pt").stat().st_mode)
         return load_file(self.folder / "a.safetensors")
 
     def refused(self, text: str, source: str = "a.pt", target: str = "a.safetensors",
@@ -145,8 +147,9 @@ class ConvertCheckpoint(unittest.TestCase):
     def test_any_other_input_is_refused(self) -> None:
         """Also a file that could run code; a pipe is not waited for."""
         self.refused("a.pt: expected a file, got none; hint: check the path")
-        (self.folder / "a.pt").write_bytes(b"PK\3\4 damaged")
-        self.refused("a.pt: expected a file of torch.save")
+        for content in (b"PK\3\4 damaged", b"hello\n", b"a\nb\n"):
+            (self.folder / "a.pt").write_bytes(content)
+            self.refused("a.pt: expected a file of torch.save")
         self.save(torch.nn.Linear(1, 1))
         self.refused("with tensors and plain values only, got: ")
         self.save(self.weights)

@@ -145,6 +145,10 @@ def test_a_damaged_work_folder_costs_one_line_at_most(tmp_path: Path,
     for text in ("[" * 100_000, '{"sampler": {"hints": -9}}', "\udcff"):
         progress.write_text(text, encoding="utf-8", errors="surrogateescape")
         assert command("4", "--hint").lines[0] == "hint 1 of 3:"
+    progress.write_text('{"loop": {"solved": 1}', encoding="utf-8")
+    shown = command("4", "--hint")
+    assert shown.errors == [f"exercise: progress.json is damaged: moved to {progress}.old"]
+    assert Path(f"{progress}.old").read_text(encoding="utf-8") == '{"loop": {"solved": 1}'
     progress.unlink()
     os.mkfifo(progress)
     assert command("4", "--hint").lines[0] == "hint 1 of 3:"
@@ -155,6 +159,10 @@ def test_an_unknown_exercise_is_refused_with_the_list(command: Callable[..., Res
     wrong = command("99")
     assert (wrong.code, wrong.stdout) == (2, "")
     assert "no exercise '99'; the exercises are: " in wrong.stderr
+    for action in ("--check", "--hint", "--solution"):
+        alone = command(action)
+        assert (alone.code, alone.stdout) == (2, "")
+        assert alone.errors[-1].endswith("expected an exercise; hint: ./run exercise 4 --check")
 
 
 def test_a_submission_that_does_harm_gets_its_last_line_and_leaves_nothing(

@@ -128,7 +128,7 @@ def test_the_list_of_traps_needs_no_build(checkout: Checkout) -> None:
     ("", "1", "no stage ''; the stages are: stage0"),
     ("stage9", "1", "no stage 'stage9'; the stages are: stage0"),
     ("stage", "1", "no stage 'stage'; the stages are: stage0"),
-    *(("stage3_ddp_torchrun", number, f"NPROC_PER_NODE: expected a number >= 1, got '{number}'")
+    *(("stage3_ddp_torchrun", number, f"NPROC_PER_NODE: expected a number from 1 to 9999, got '{number}'")
       for number in ("x", "0", "-1", ""))])
 def test_refused(checkout: Checkout, flag: str, number: str, message: str) -> None:
     done = checkout.start(flag, NPROC_PER_NODE=number)
@@ -201,5 +201,5 @@ def test_ctrl_c_keeps_the_part_and_shows_how_to_read_it(checkout: Checkout) -> N
     [part] = checkout.old.parent.glob("bench.??????")
     assert part.read_text() == "part\n"
     assert done.lines[-1] == ("run: stopped; for the results so far: .venv/bin/python "
-                              f"bench/report/report.py runs/{part.name}")
+                              f"bench/report/report.py runs/{part.name} -o runs/part.html")
     assert checkout.old.read_text() == "old\n"
