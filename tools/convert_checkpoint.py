@@ -189,6 +189,8 @@ def read_pickled(path: Path, key: str | None) -> Checkpoint:
         raise Refused(f"{path}: expected a file of torch.save with tensors and plain values only, got: "
                       f"{first_line(error)}; hint: save model.state_dict(), not the model"
                       ) from error
+    except OSError:
+        raise
     except Exception as error:  # anything, of a file that is not pickle
         raise Refused(f"{path}: expected a file of torch.save, got: {first_line(error)}; hint: the "
                       "file is damaged, or of another kind") from error
