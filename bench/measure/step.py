@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the operations of a training step, in reference math and in fast math; and the speed of
-a training with 0 to 4 workers of the loader.
+a training with 0 to 4 workers of the loader, in both maths, and of a network that Python exported.
 
-    python3 bench/measure/step.py bench/results/NAME.step.json
+    .venv/bin/python bench/measure/step.py bench/results/NAME.step.json
 
 Runs stage 0 under LibTorch's profiler, both in turns, and keeps for each operation the time of its
-own, without that of the operations it calls: medians over all steps. Workers: images per second
+own, without that of the operations it calls: medians over all steps. Speeds: images per second
 over 6,400 images, the median of the runs, in turns.
 """
 
@@ -32,8 +32,12 @@ from rows import described  # noqa: E402
 MATHS = ("reference", "fast")
 RUNS = 5  # of each, in turns
 STEPS = 10  # a run: the trace ends before
-WORKERS = (0, 1, 2, 4)
-RECIPES = ("basicnet", "convnet")
+FILE = "basic.pt2"
+# What is compared with each other: the flags of each.
+SPEEDS: dict[str, dict[str, tuple[str, ...]]] = {
+    recipe: {str(workers): ("--recipe", recipe, "--num-workers", str(workers))
+             for workers in (0, 1, 2, 4)} for recipe in ("basicnet", "convnet")} | {
+    "network": {"fast": (), "reference": ("--math", "reference"), "exported": ("--network", FILE)}}
 OPTIMIZER = "aten::_fused_"
 REST = "all others, and between them"
 OURS = ("ladder::", "CppNode<ladder")
@@ -158,29 +162,30 @@ def trained(math: str, threads: int, folder: Path) -> list[Step]:
     return steps_of(json.loads(trace.read_text()))
 
 
-def rate_with(recipe: str, workers: int, threads: int, folder: Path) -> float:
+def speed_with(flags: Sequence[str], threads: int, folder: Path) -> float:
     """Images per second of a training without its evaluation."""
-    metrics = folder / "metrics.jsonl"
-    command = [ROOT / "build/bin/stage0_single_gpu", "--recipe", recipe, "--num-workers",
-               str(workers), "--threads", str(threads), "--limit-train", str(6400),
-               "--limit-test", "64", "--epochs", "1", "--device", "cpu", "--metrics", metrics,
-               "--quiet"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=300)
-    return float(json.loads(metrics.read_text().splitlines()[-1])["samples_per_second"])
+    command = [ROOT / "build/bin/stage0_single_gpu", *flags, "--threads", str(threads),
+               "--limit-train", "6400", "--limit-test", "64", "--epochs", "1", "--device", "cpu",
+               "--metrics", "metrics.jsonl", "--quiet"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=300, cwd=folder)
+    last = (folder / "metrics.jsonl").read_text().splitlines()[-1]
+    return float(json.loads(last)["samples_per_second"])
 
 
-def worker_rates(threads: int) -> dict[str, dict[str, float]]:
-    rates: dict[str, dict[str, list[float]]] = {
-        recipe: {str(workers): [] for workers in WORKERS} for recipe in RECIPES}
-    with tempfile.TemporaryDirectory() as folder:
+def speeds(threads: int) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, list[float]]] = {
+        group: {name: [] for name in rows} for group, rows in SPEEDS.items()}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        subprocess.run([sys.executable, ROOT / "bridges/exported_program/export_network.py",
+                        f"{ROOT / 'examples/exported/networks.py'}:basic", folder / FILE],
+                       check=True, stdout=subprocess.DEVNULL, timeout=300)
         for _ in range(RUNS):
-            for recipe in RECIPES:
-                for workers in WORKERS:
-                    rates[recipe][str(workers)].append(
-                        rate_with(recipe, workers, threads, Path(folder)))
-    return {recipe: {workers: round(statistics.median(found), 1)
-                     for workers, found in by_workers.items()}
-            for recipe, by_workers in rates.items()}
+            for group, rows in SPEEDS.items():
+                for row, flags in rows.items():
+                    found[group][row].append(speed_with(flags, threads, folder))
+    return {group: {row: round(statistics.median(rates), 1) for row, rates in rows.items()}
+            for group, rows in found.items()}
 
 
 def typical(steps: Sequence[Step]) -> Step:
@@ -200,7 +205,7 @@ def measured(threads: int) -> dict[str, Any]:
         "length": {math: statistics.median(step.length for step in steps[math]) for math in MATHS},
         "operations": {math: medians(steps[math]) for math in MATHS},
         "flame": {math: flame(typical(steps[math])) for math in MATHS},
-        "workers": worker_rates(threads)}
+        "images_per_second": speeds(threads)}
 
 
 def main(arguments: list[str]) -> int:

@@ -61,9 +61,9 @@ def step_table(record: Record) -> str:
                          [(name, cell(one), cell(other)) for name, one, other in rows])
 
 
-def workers_value(record: Record, recipe: str, workers: str) -> str:
-    """Images per second of stage 0 with that many workers of its loader."""
-    return number(record["workers"][recipe][workers], 0)
+def speed_value(record: Record, group: str, row: str) -> str:
+    """Images per second of stage 0: a row of SPEEDS of bench/measure/step.py."""
+    return number(record["images_per_second"][group][row], 0)
 
 
 def family(name: str) -> Colour:

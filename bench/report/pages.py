@@ -105,7 +105,7 @@ MEASURES: dict[str, Callable[[Row], str]] = {
 }
 # A number of a record that is no result of the suite.
 RECORD_VALUES: dict[str, Callable[..., str]] = {
-    "links": link_tables.link_value, "step": measured.workers_value,
+    "links": link_tables.link_value, "step": measured.speed_value,
     "updates": measured.update_value}
 
 
