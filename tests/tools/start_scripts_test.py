@@ -38,12 +38,16 @@ def test_by_hand_each_rank_gets_its_place_and_the_flags(
         (rank, local, world, here, host, port, FLAGS) for rank, local in zip(ranks, local_ranks)]
 
 
-@pytest.mark.parametrize("name, value", [("NPROC_PER_NODE", "0"), ("NNODES", "two"),
-                                         ("NODE_RANK", "-1")])
-def test_by_hand_refuses_a_wrong_number(scripts: StartScripts, name: str, value: str) -> None:
-    code, output = scripts.run_script("by_hand.sh", **{name: value})
-    assert code == 2 and f"{name}: expected a whole number" in output
-    assert not scripts.calls("program")
+@pytest.mark.parametrize("script, name, value", [
+    (["by_hand.sh"], "NPROC_PER_NODE", "0"), (["by_hand.sh"], "NPROC_PER_NODE", "10000"),
+    (["by_hand.sh"], "NNODES", "two"), (["by_hand.sh"], "NODE_RANK", "-1"),
+    (["by_hand.sh"], "GRACE_SECONDS", "soon"),
+    (["torchrun_two_nodes.sh", "--local"], "NPROC_PER_NODE", "0")])
+def test_a_wrong_number_is_refused_before_a_rank_starts(scripts: StartScripts, script: list[str],
+                                                        name: str, value: str) -> None:
+    code, output = scripts.run_script(*script, **{name: value})
+    assert code == 2 and re.search(rf"{name}: expected a .*, got '{value}'", output)
+    assert not scripts.calls("program") + scripts.calls("torchrun")
 
 
 # A rank that fails ends the others; one that fails last counts too.
