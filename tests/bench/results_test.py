@@ -121,3 +121,11 @@ def test_rows_that_were_measured_again_have_their_commits_in_the_report(tmp_path
         assert measured_at(found).startswith(f"Measured at commit {commits}: Sample CPU")
         assert ["commit", commits, "same"] in environment_table(found).rows
         assert any("measured again" in note for note in honesty(found)) == ("and" in commits)
+
+
+@pytest.mark.parametrize("peak, noted", [("240", False), ("565.1", True)])
+def test_files_of_cpus_of_different_speed_are_named(tmp_path: Path, peak: str, noted: bool) -> None:
+    rows = made.slices("basicnet", STAGE, 1.0, 1, 2)
+    found = read([made.write(tmp_path / name, {"context": made.CONTEXT | more, "benchmarks": rows})
+                  for name, more in (("a.json", {}), ("b.json", {"peak_gflops": peak}))])
+    assert any("peaks of 228 and 565" in note for note in honesty(found)) == noted
