@@ -75,7 +75,7 @@ VARIES = [(re.compile(pattern), replacement) for pattern, replacement in (
     (r"^(stage\d_\w+ +<world>  \w+) +[\d.]+ +\S+(?: x)? +([\d.]+) \[[^]]+\]( +\d+ +\w+) +\d+"
      r"( +\d+)$",
      r"\1 accuracy \2\3\4"),
-    (r"^(Fastest|Least memory|Two processes train|A step of the tuned Python program)\b.*", r"\1"))]
+    (r"^(Fastest|Least memory|Two processes of stage 2|Stage 0 trains)\b.*", r"\1"))]
 DIGEST = re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{16,}\b")
 # Another CPU rounds otherwise, so what was learned may differ: by 0.1, above 10 (percent) by 0.5.
 LEARNED = re.compile(r"((?:loss|accuracy|norm|distance|gradient)(?:\b\d+ |\D)*?)"

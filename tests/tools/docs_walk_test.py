@@ -36,8 +36,10 @@ SAME = [
      "in /tmp/b on 2026-12-31, {'eval_runtime': '12.1'}"),
     (ROW, ROW.replace("2 x", "4 x").replace("    21.4", "   121.4").replace("98.66", "98.86")
      .replace("  716", " 1016").replace("2.9 x", "    –")),
-    ("A step of the tuned Python program takes 3.4 times as long as one of stage 0.",
-     "A step of the tuned Python program takes 2.9 times as long as one of stage 0."),
+    ("Stage 0 trains 4.0 times as fast as python_tuned, a Python program tuned for speed.",
+     "Stage 0 trains 2.9 times as fast as python_tuned, a Python program tuned for speed."),
+    ("Two processes of stage 2, one thread each, train 1.81 times (basicnet) as fast as",
+     "Two processes of stage 2, one thread each, train 1.72 times (basicnet) as fast as"),
     ("Accuracy: 98.54", "Accuracy: 98.11"),
     ("loss 0.2380", "loss 0.1999"),
     ("    1   0.8493  0.92", "    1   0.8611  0.91"),
