@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the operations of a training step, in reference math and in fast math; and the speed of
-a training with 0 to 4 workers of the loader, in both maths, and of a network that Python exported.
+a training with 0 to 4 workers of the loader, with either math, and of a network that Python exported.
 
     .venv/bin/python bench/measure/step.py bench/results/NAME.step.json
 

@@ -2,7 +2,7 @@
 """Trains ConvNet on two ranks in three ways, and records its accuracy over updates and images;
 then the run of the tutorial DDP-practice with three seeds, in C++ and in Python.
 
-    python3 bench/measure/updates.py bench/results/NAME.updates.json
+    .venv/bin/python bench/measure/updates.py bench/results/NAME.updates.json
 
 Runs stage 6, which can evaluate during an epoch. The three ways: a batch of 32 that the ranks
 divide, a batch of 32 per rank, and the same with twice the learning rate, as --scale-lr linear of

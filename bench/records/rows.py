@@ -39,7 +39,7 @@ class Kind(NamedTuple):
 
 KINDS = (  # the first that fits counts
     Kind("*.step.json", ("stage0_single_gpu/main.cpp", "bench/measure/step.py"),
-         "bench/measure/step.py {}", 60, ("slice/basicnet/stage0_single_gpu/*",)),
+         "bench/measure/step.py {}", 110, ("slice/basicnet/stage0_single_gpu/*",)),
     Kind("*.gradients.json", ("bench/peers/common.py", "bench/measure/gradients.py"),
          "bench/measure/gradients.py {}", 60),
     Kind("*.updates.json", ("stage6_trainer/main.cpp", "bench/measure/updates.py"),

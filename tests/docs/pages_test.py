@@ -163,7 +163,7 @@ def test_a_program_and_its_readme_name_its_lesson(main: Path) -> None:
     typed = re.findall(rf"^(?:\$ )?(\./run |build/bin/){main.parent.name}\b",
                        (ROOT / lesson).read_text(encoding="utf-8"), re.MULTILINE)
     # ./run without a name builds the seven stages alone.
-    assert typed[0] == "./run " or main.parent.parent == ROOT
+    assert main.parent.parent == ROOT or typed[0] == "./run "
 
 
 def test_the_picture_of_the_ladder_has_the_ideas_of_the_table() -> None:
