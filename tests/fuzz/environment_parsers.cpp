@@ -28,7 +28,7 @@ using Table = std::map<std::string, std::string>;
 
 Table table_of(const Bytes& bytes) {
   Table table;
-  const std::string text = text_of(bytes);
+  const std::string text = text_from(bytes);
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     const std::string line = text.substr(begin, end - begin);

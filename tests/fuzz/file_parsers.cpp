@@ -199,7 +199,7 @@ Parser trainer_state() {
 // As ReduceLROnPlateau reads its state.
 void parse_schedule(const Bytes& bytes) {
   const auto refuse = json_data_error("file");
-  const auto json = parse_untrusted_json(text_of(bytes), refuse);
+  const auto json = parse_untrusted_json(text_from(bytes), refuse);
   const JsonReader saved(json, refuse);
   saved.expect_only({"last_epoch", "base_lrs", "last_lr", "best"});
   require(saved.count("last_epoch") >= 0, "a negative count");
@@ -220,7 +220,7 @@ Parser schedule() {
 // As the optimizers read their groups; the names are those of several.
 void parse_groups(const Bytes& bytes) {
   const auto refuse = json_data_error("file");
-  const auto groups = parse_untrusted_json(text_of(bytes), refuse);
+  const auto groups = parse_untrusted_json(text_from(bytes), refuse);
   if (!groups.is_array()) refuse("an array", json_for_message(groups));
   for (const auto& group : groups) {
     const JsonReader saved(group, refuse, " in group 0");

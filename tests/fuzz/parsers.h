@@ -46,6 +46,6 @@ inline std::vector<Bytes> samples_of(std::initializer_list<std::string_view> tex
   return samples;
 }
 
-inline std::string text_of(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
+inline std::string text_from(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
 
 }  // namespace ladder
