@@ -7,21 +7,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.programs import launch
+from tests.support.programs import launch, temporary_folder
 from tests.support.twins import Ended, trained, twin
 from tests.support.ways import compare_fingerprints
 
 RECIPE = ("--recipe", "convnet", "--epochs", 2, "--limit-train", 5 * 32 + 1, "--limit-test", 65)
+FOLDER = temporary_folder("opponents")
 
 
 @pytest.mark.parametrize("ranks, recipe", [(1, "basicnet"), (2, "convnet")])
 @pytest.mark.parametrize("script", ["fabric.py", "lightning_trainer.py"])
-def test_lightning_equals_distributed_data_parallel_bit_by_bit(script: str, ranks: int, recipe: str,
-                                                               tmp_path: Path) -> None:
+def test_lightning_equals_distributed_data_parallel_bit_by_bit(script: str, ranks: int,
+                                                               recipe: str) -> None:
     """Whose weights equal those of stages 5 and 6. The last batch leaves one rank without an image,
     and basicnet has dropout."""
     flags = (*RECIPE, "--recipe", recipe, "--nprocs", ranks)
-    ours, ddp = trained(twin(script, *flags), twin("ddp.py", *flags), parent=tmp_path)
+    ours, ddp = trained(twin(script, *flags), twin("ddp.py", *flags), parent=FOLDER)
     for name in ("weights_sha256", "steps", "train_loss", "correct", "seen"):
         assert ours.result[name] == ddp.result[name], name
     assert "no difference in" in compare_fingerprints(ours.stem, ddp.stem)
