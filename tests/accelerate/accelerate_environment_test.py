@@ -9,9 +9,7 @@ import contextlib
 import io
 import json
 import os
-import shutil
 import sys
-import tempfile
 import unittest
 import warnings
 from collections.abc import Mapping
@@ -20,11 +18,10 @@ from typing import Any
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import settings_helper  # noqa: E402
+from tests.support.programs import settings_helper, temporary_folder  # noqa: E402
 from tests.support.ways import ignore_accelerate_configuration  # noqa: E402
 
-HOME = Path(tempfile.mkdtemp(prefix="ladder-accelerate-"))
-unittest.addModuleCleanup(shutil.rmtree, HOME)
+HOME = temporary_folder("accelerate")
 ignore_accelerate_configuration(HOME)  # before the package is imported
 for variable in [name for name in os.environ if name.startswith("SLURM_")]:
     del os.environ[variable]

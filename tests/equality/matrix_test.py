@@ -6,10 +6,7 @@ train whole epochs, and the rows of the other launchers, worlds and precisions a
 """
 from __future__ import annotations
 
-import atexit
 import functools
-import shutil
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.programs import FULL, free_port
+from tests.support.programs import FULL, free_port, temporary_folder
 from tests.support.ways import (EXACT, FULLY_SHARDED, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3,
                                 STAGE4, STAGE5, STAGE6, ZERO_REDUNDANCY, Run, Way, accelerate,
                                 alone, by_hand, distance, ignore_accelerate_configuration, mpirun,
@@ -25,8 +22,7 @@ from tests.support.ways import (EXACT, FULLY_SHARDED, PIPELINE, STAGE0, STAGE1, 
                                 with_init_method)
 
 SECONDS = 1200 if FULL else 240  # per training, on a machine with other work too
-FOLDER = Path(tempfile.mkdtemp(prefix="ladder-matrix-"))
-atexit.register(shutil.rmtree, FOLDER)
+FOLDER = temporary_folder("matrix")
 ignore_accelerate_configuration(FOLDER)
 
 PROGRAMS = (STAGE0, STAGE1, STAGE2, STAGE3, STAGE4, STAGE5, STAGE6, ZERO_REDUNDANCY, PIPELINE,

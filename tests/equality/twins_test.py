@@ -11,10 +11,8 @@ other. With LADDER_FULL in the environment, each twin trains all.
 """
 from __future__ import annotations
 
-import atexit
 import json
 import re
-import shutil
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from tests.support.programs import FULL, PYTHON, TORCHRUN, free_port, records
+from tests.support.programs import FULL, PYTHON, TORCHRUN, free_port, records, temporary_folder
 from tests.support.twins import (PEERS, Command, Ended, in_reference_math, train_forked, trained,
                                  twin)
 from tests.support.ways import (ACCELERATE, CUDA_GRAPH, FULLY_SHARDED, PIPELINE, STAGE0, STAGE1, STAGE2, STAGE3,
@@ -34,8 +32,7 @@ from tests.support.ways import (ACCELERATE, CUDA_GRAPH, FULLY_SHARDED, PIPELINE,
 sys.path.insert(0, str(PEERS))
 from common import RECIPES, save_weights  # noqa: E402
 
-FOLDER = Path(tempfile.mkdtemp(prefix="ladder-twins-"))
-atexit.register(shutil.rmtree, FOLDER)
+FOLDER = temporary_folder("twins")
 ignore_accelerate_configuration(FOLDER)
 
 BF16 = ("--precision", "bf16")

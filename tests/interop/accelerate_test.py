@@ -2,9 +2,7 @@
 """Stage 5 beside Python: started by the real `accelerate launch`, and its checkpoints read."""
 from __future__ import annotations
 
-import atexit
 import json
-import shutil
 import sys
 import tempfile
 import unittest
@@ -17,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import free_port, launch  # noqa: E402
+from tests.support.programs import free_port, launch, temporary_folder  # noqa: E402
 from tests.support.resume import checkpoints_in, manifest_of, require_whole  # noqa: E402
 from tests.support.twins import PEERS  # noqa: E402
 from tests.support.ways import (ACCELERATE, CONFIG, STAGE5, Run, Way,  # noqa: E402
@@ -27,8 +25,7 @@ from tests.support.ways import (ACCELERATE, CONFIG, STAGE5, Run, Way,  # noqa: E
 sys.path.insert(0, str(PEERS))
 from common import BasicNet  # noqa: E402
 
-FOLDER = Path(tempfile.mkdtemp(prefix="ladder-accelerate-"))
-atexit.register(shutil.rmtree, FOLDER)
+FOLDER = temporary_folder("accelerate")
 ignore_accelerate_configuration(FOLDER)
 
 FLAGS = small(recipe="convnet", epochs=1, limit_train=97, limit_test=50)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 import sys
-import tempfile
 import unittest
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.support.programs import settings_helper  # noqa: E402
+from tests.support.programs import settings_helper, temporary_folder  # noqa: E402
 from tests.support.ways import ignore_accelerate_configuration  # noqa: E402
 
-HOME = Path(tempfile.mkdtemp(prefix="ladder-transformers-"))
-unittest.addModuleCleanup(shutil.rmtree, HOME)
+HOME = temporary_folder("transformers")
 ignore_accelerate_configuration(HOME)  # before the package is imported
 os.environ["HF_HUB_OFFLINE"] = "1"
 
