@@ -231,15 +231,15 @@ def ranks_disagree() -> Cases:
                        ("5 torchrun, 6 by hand", "--width 2")):
         yield from from_the_start(where, "parameters that differ", (faults.more_flags(odd),), 4,
                                   settings_differ(odd))
-    for where, name, value in (("3 by hand", "ATEN_CPU_CAPABILITY", "default"),
-                               ("5 by hand", "ACCELERATE_MIXED_PRECISION", "bf16"),
-                               ("5 by hand", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 2),
-                               ("5 by hand, 6 by hand", "ACCELERATE_DEBUG_MODE", 1)):
-        setting = name.removeprefix("ACCELERATE_").removesuffix("_MODE").lower()
+    for where, name, value, cause in (
+            ("3 by hand", "ATEN_CPU_CAPABILITY", "default",
+             r"^\[rank \d\] error: instructions: expected "),
+            ("5 by hand", "ACCELERATE_MIXED_PRECISION", "bf16", settings_differ("mixed_precision")),
+            ("5 by hand", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS", 2,
+             settings_differ("--gradient-accumulation-steps")),
+            ("5 by hand, 6 by hand", "ACCELERATE_DEBUG_MODE", 1, settings_differ("debug"))):
         yield from from_the_start(where, f"{name} of one rank",
-                                  (faults.odd_rank(f"export {name}={value}"),), 4,
-                                  r"^\[rank \d\] error: instructions: expected "
-                                  if where == "3 by hand" else settings_differ(setting), soon)
+                                  (faults.odd_rank(f"export {name}={value}"),), 4, cause, soon)
     for where, flag in (("3 by hand, 5 mpirun", "--lr"), ("6 by hand", "--learning-rate")):
         yield from from_the_start(where, "learning rates that differ",
                                   (faults.more_flags("--lr 0.5"),), 4, settings_differ(flag), soon)
@@ -377,7 +377,7 @@ def limits_are_reached() -> Cases:
                                   r"Too many open files; hint: this process may open "
                                   rf"{files} files: ulimit -n \d+")
     yield from from_the_start(SPAWNED, "few processes", (faults.few_processes(6),), 1,
-                              r"start \d processes with 6 threads each: Resource temporarily "
+                              r"start \d processes with 7 threads each: Resource temporarily "
                               "unavailable; hint: this user may have 6 processes and threads")
     yield from from_the_start(SPAWNED, "small stack", (faults.limited("-s", 64),), 1,
                               "use 256 KiB of stack: .*; hint: this process may use 64 KiB")
