@@ -17,6 +17,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
@@ -128,8 +129,12 @@ class Runner {
     turns_.begin(row);
     for (auto _ : state) {
       try {
+        // What this machine cannot run is tried once, not in each repetition.
+        const auto lacks = not_available_.find(name_of(row));
+        if (lacks != not_available_.end()) throw NotAvailable(lacks->second);
         turns_.end(row, run_once(row, state));
       } catch (const NotAvailable& error) {
+        not_available_.emplace(name_of(row), error.what());
         const auto result = fmt::format("not run: {}", error.what());
         turns_.end(row, result);
         state.SkipWithError(result.c_str());
@@ -318,6 +323,7 @@ class Runner {
   SuiteOptions options_;
   Peaks peaks_;
   Turns turns_{stderr, is_terminal(stderr)};
+  std::map<std::string, std::string> not_available_;  // the reason of each such row
   int failed_ = 0;
 };
 

@@ -136,6 +136,14 @@ def test_a_row_without_numbers_has_a_reason(suite: Suite, changed, code, reason)
         assert f"  {reason}\n" in said
 
 
+def test_a_row_that_the_machine_cannot_run_is_tried_once(suite: Suite) -> None:
+    tried = suite.folder / "tried"
+    suite.stage(before=f"open({str(tried)!r}, 'a').write('once ')\nsys.exit(77)")
+    suite.run(f"slice/{ROW}")
+    assert [row["error_message"] for row in suite.rows()] == 2 * ["not run: exit code 77; no output"]
+    assert tried.read_text() == "once "
+
+
 def test_two_cannot_share_a_folder_and_one_ends_with_its_stage(suite: Suite) -> None:
     started = suite.folder / "started"
     suite.stage(before=f"open({str(started)!r}, 'w').close()\ntime.sleep(600)")
