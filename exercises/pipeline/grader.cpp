@@ -149,11 +149,11 @@ struct Counts {
   std::int64_t backwards = 0;
   std::int64_t most_held = 0;  // micro-batches between forward and backward
   std::int64_t sends = 0;
-  const Messages* messages = nullptr;
+  const Messages* messages = nullptr;  // of this step; null where its time is compared
 };
 
-// The last send of rank 1 has not ended if that rank returns without waiting for it: meanwhile
-// rank 0 receives nothing, and sends what it has to send.
+// For kLate, rank 0 receives nothing, but its own sends proceed, as they do in each call. So the
+// last send of rank 1 has not ended when that rank returns, unless it waited.
 void delay_last_recv(const Messages& messages) {
   const auto end = std::chrono::steady_clock::now() + kLate;
   while (std::chrono::steady_clock::now() < end) {
@@ -175,7 +175,8 @@ Stage observed(Layers& layers, const ProcessGroup& group, Counts& counts) {
       output.register_hook([&, first](const torch::Tensor& gradient) {
         ++counts.backwards;
         const bool large = gradient.size(0) == kLarge.front();
-        if (first && large && counts.backwards == 2) delay_last_recv(*counts.messages);
+        const bool last_but_one = counts.backwards == std::ssize(kLarge) - 1;
+        if (first && large && last_but_one) delay_last_recv(*counts.messages);
       });
     }
     return output;
