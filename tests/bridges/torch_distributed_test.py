@@ -5,10 +5,8 @@ Ranks are forks of this process, which imports torch and computes nothing.
 """
 from __future__ import annotations
 
-import atexit
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -27,7 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from tests.support.programs import PYTHON, ROOT, TORCHRUN, launch
+from tests.support.programs import PYTHON, ROOT, TORCHRUN, launch, temporary_folder
 
 BRIDGE = ROOT / "bridges" / "torch_distributed"
 FORKS = multiprocessing.get_context("fork")
@@ -41,8 +39,7 @@ SECONDS = 120  # of a test; a hang fails
 
 def built() -> Path:
     """The installed package. Installing into .venv would change what the other tests run."""
-    folder = Path(tempfile.mkdtemp(prefix="ladder-bridge-"))
-    atexit.register(shutil.rmtree, folder)
+    folder = temporary_folder("bridge")
     done = launch(PYTHON, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps",
                   "--no-cache-dir", "--target", folder, BRIDGE, seconds=900)
     assert done.code == 0, done.stderr
