@@ -120,8 +120,10 @@ def record_text(form: str, record: Mapping[str, Any]) -> str:
     """What a page shows of a record that is no result of the suite."""
     if form in RECORD_TABLES:
         threads = f"{record['threads']} thread{'s' * (record['threads'] > 1)}"
-        return (f"{RECORD_TABLES[form](record)}\n\nMeasured at commit {record['commit']}, "
-                f"{threads}{' per rank' * (form != '--step')}.")
+        machine = record["machine"]
+        return (f"{RECORD_TABLES[form](record)}\n\nMeasured at commit {record['commit']}: "
+                f"{machine['cpu']}, {machine['cpus']} CPUs, load before "
+                f"{machine['load_before']:.1f}; {threads}{' per rank' * (form != '--step')}.")
     tables = [f"{table.title}:\n\n{table_lines(table)}" for table in LINK_TABLES[form](record)]
     if form != "--links":  # whose notes end so
         tables.append(textwrap.fill(link_tables.machine_text(record), COLUMNS))

@@ -11,6 +11,7 @@ import divided
 import measured
 import pipeline
 import pytest
+import sample_links
 import sample_results as made
 import scaling
 import step
@@ -22,7 +23,8 @@ def step_record() -> dict[str, Any]:
     steps = {"reference": step.steps_of(made.trace()),
              "fast": step.steps_of(made.trace(
                  pool="torch::autograd::CppNode<ladder::(anonymous namespace)::ReluMaxPool>"))}
-    return {"commit": "abc1234", "threads": 2, "length": {math: 10.0 for math in step.MATHS},
+    return {"commit": "abc1234", "threads": 2, "machine": sample_links.record()["machine"],
+            "length": {math: 10.0 for math in step.MATHS},
             "operations": {math: step.medians(steps[math]) for math in step.MATHS},
             "flame": {math: step.flame(steps[math][0]) for math in step.MATHS}}
 

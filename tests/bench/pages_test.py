@@ -57,7 +57,8 @@ def test_writes_tables_and_pictures_and_finds_what_differs_from_them(root: Path,
              "\n\nBasicNet, fp32, 2 threads: stage 0 trains 1.48 ["),
             ("docs/bench.md", commit, "\n### Claims of the source tutorials\n"),
             ("docs/same-weights.md", commit, "--price -->\n\n| ranks | sums | ms per step"),
-            ("docs/performance.md", "\nMeasured at commit abc1234, 2 threads.\n"),
+            ("docs/performance.md", "\nMeasured at commit abc1234: Made Up, 2 CPUs, load before 0.2; "
+                                    "2 threads.\n"),
             ("docs/cluster.md", "| 1 Gbit/s | plain | 40.0 [40.0, 40.0] | 4.80 | 32.0 | 32.0 to "
                                 "42.0 | inside |")):
         assert all(word in text[page] for word in words), page
