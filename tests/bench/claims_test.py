@@ -43,3 +43,8 @@ def test_what_has_other_weights_has_no_speed() -> None:
     rows[4]["seen"] = 9999  # stage 4, the fastest
     assert headline(made.results(*rows)).startswith("WRONG stages: 1 of 7.")
     assert twins_claim(made.results(*rows)).startswith("Each stage trains 11.2 to 12.3 times (b")
+
+
+def test_a_program_beyond_the_seven_is_no_stage() -> None:
+    beyond = [*slices("cuda_graph", 1.0), *slices("python_cuda_graph", 9.0)]
+    assert "trains 2.5 to 2.5 times" in twins_claim(made.results(*TWINS, *beyond))
