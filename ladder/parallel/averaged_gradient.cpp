@@ -54,12 +54,13 @@ void require_divided(const torch::Tensor& parameter) {
 
 std::shared_ptr<void> AveragedGradient::mark(const torch::Tensor& parameter,
                                              const torch::nn::Module& module,
-                                             const ProcessGroup& group, Arrived arrived) {
+                                             const ProcessGroup& group, Arrived arrived,
+                                             bool allows_others) {
   // The list of register_hook(), which would clear the mark if it came later.
   const auto* const meta = torch::autograd::impl::materialize_autograd_meta(parameter);
   if (meta->cpp_hooks_list_ == nullptr) torch::autograd::impl::create_cpp_hook(parameter);
   check_before_steps([](const auto& optimizer) { require_averaged(optimizer); });
-  auto* const mark = new AveragedGradient(module, group, std::move(arrived));
+  auto* const mark = new AveragedGradient(module, group, std::move(arrived), allows_others);
   auto& hooks = torch::autograd::impl::hooks(parameter);
   hooks.push_back(std::unique_ptr<FunctionPreHook>(mark));
   return {mark, [parameter](AveragedGradient* own) {

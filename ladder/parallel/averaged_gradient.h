@@ -33,11 +33,12 @@ class AveragedGradient : public torch::autograd::FunctionPreHook {
   using Arrived = std::function<void(const torch::Tensor& gradient)>;
 
   // Marks `parameter` of `module` while the result lives. The group of one rank declares weights of
-  // this rank alone.
+  // this rank alone. `allows_others`: another wrapper may average the parameter too.
   [[nodiscard]] static std::shared_ptr<void> mark(const torch::Tensor& parameter,
                                                   const torch::nn::Module& module,
                                                   const ProcessGroup& group,
-                                                  Arrived arrived = nullptr);
+                                                  Arrived arrived = nullptr,
+                                                  bool allows_others = false);
 
   // That of a parameter; nullptr without one.
   static const AveragedGradient* find(const torch::Tensor& parameter);
@@ -50,14 +51,20 @@ class AveragedGradient : public torch::autograd::FunctionPreHook {
 
   const ProcessGroup& group() const { return group_; }
   const torch::nn::Module& module() const { return *module_; }
+  bool allows_others() const { return allows_others_; }
 
  private:
-  AveragedGradient(const torch::nn::Module& module, ProcessGroup group, Arrived arrived)
-      : module_(&module), group_(std::move(group)), arrived_(std::move(arrived)) {}
+  AveragedGradient(const torch::nn::Module& module, ProcessGroup group, Arrived arrived,
+                   bool allows_others)
+      : module_(&module),
+        group_(std::move(group)),
+        arrived_(std::move(arrived)),
+        allows_others_(allows_others) {}
 
   const torch::nn::Module* module_;
   ProcessGroup group_;
   Arrived arrived_;
+  bool allows_others_;
 };
 
 // Throws UsageError, on all ranks, for a parameter of `optimizer` without the mark whose gradients

@@ -408,11 +408,18 @@ TEST(DriftWatch, WarnsOfWeightsThatOneRankAloneChanges) {
 
 TEST_ON_RANKS(GradientReducer, RefusesAParameterThatAnotherWrapperHas, 2) {
   Pair pair;
-  auto first = std::make_unique<Reducer>(pair, group);
-  EXPECT_ERROR(Reducer(*pair.left, group), UsageError,
-               "another wrapper has weight already; hint: wrap a module once");
-  EXPECT_NO_THROW(Reducer(*pair.left, group, {.gradient_as_bucket_view = false}));
-  first.reset();
+  for (const bool first_views : {false, true}) {
+    const Reducer first(pair, group, {.gradient_as_bucket_view = first_views});
+    for (const bool views : {false, true}) {
+      const auto second = [&] { Reducer(*pair.left, group, {.gradient_as_bucket_view = views}); };
+      if (first_views || views) {
+        EXPECT_ERROR(second(), UsageError,
+                     "another wrapper has weight already; hint: wrap a module once");
+      } else {
+        EXPECT_NO_THROW(second());
+      }
+    }
+  }
   EXPECT_NO_THROW(Reducer(*pair.left, group));
 }
 
