@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -29,8 +30,17 @@ struct BatchMaker {
   bool pin_memory;
   std::int64_t epoch;
 
+  // A rank without a sample of the last batch gets no row, with the shape and dtype of sample 0.
+  Batch no_rows() const {
+    const auto none = [](const torch::Tensor& tensor) { return tensor.narrow(0, 0, 0); };
+    Batch batch = dataset->get_batch(std::array{std::int64_t{0}});
+    batch.inputs = batch.inputs.map(none);
+    if (batch.targets.defined()) batch.targets = none(batch.targets);
+    return batch;
+  }
+
   Batch make(const BatchIndices& wanted) const {
-    Batch batch = dataset->get_batch(wanted.indices);
+    Batch batch = wanted.indices.empty() ? no_rows() : dataset->get_batch(wanted.indices);
     if (const auto wants = std::ssize(wanted.indices); batch.size() != wants) {
       throw UsageError::out_of_range("Dataset::get_batch", batch.size(),
                                      fmt::format("{} rows, one per index", wants),

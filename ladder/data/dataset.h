@@ -27,8 +27,8 @@ class Dataset {
   // For the log: "digits, 60000 images".
   virtual std::string description() const { return std::to_string(size()) + " samples"; }
 
-  // The samples at `indices`, in that order, on the device of the data set; each index in
-  // [0, size()). Sets inputs and targets, with one row per index (UsageError of the loader); the
+  // The samples at `indices`, one or more, in that order, on the device of the data set; each index
+  // in [0, size()). Sets inputs and targets, with one row per index (UsageError of the loader); the
   // loader sets the other fields.
   virtual Batch get_batch(std::span<const std::int64_t> indices) const = 0;
 };
@@ -37,7 +37,7 @@ class Dataset {
 //
 // The change of a sample must be a function of (epoch, index of the sample) alone: then it is the
 // same on any rank, for any number of workers and after a resume. Draw numbers with philox4x32
-// (core/philox.h) and a third counter word from 0xB0000000 on; the library uses smaller ones.
+// (core/philox.h) and a third counter word from 0xC0000000 on; the library uses smaller ones.
 // A DataLoader calls apply() from several worker threads at once.
 // Python's counterpart: the `transform` of a torchvision data set.
 class Transform {

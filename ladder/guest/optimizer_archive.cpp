@@ -139,7 +139,7 @@ IValue value_of(const nlohmann::json& json) {
 
 // The entries of the archive, by their full names, on the device of the parameters.
 std::map<std::string, IValue> entries_of(const SafetensorsFile& file, const nlohmann::json& values,
-                                         const torch::Device& device) {
+                                         const torch::Device& device, const JsonRefusal& refuse) {
   std::map<std::string, IValue> entries;
   auto tensors = file.tensors;
   for (const auto& [name, value] : values.items()) {
@@ -148,8 +148,12 @@ std::map<std::string, IValue> entries_of(const SafetensorsFile& file, const nloh
       continue;
     }
     c10::List<torch::Tensor> list;
-    for (std::size_t i = 0; i < value.at(kTensors).get<std::size_t>(); ++i) {
-      list.push_back(tensors.extract(name + "." + std::to_string(i)).mapped().to(device));
+    const JsonReader entry(value, refuse, " of " + name);
+    const auto size = entry.count(kTensors, std::ssize(file.tensors));
+    for (std::int64_t i = 0; i < size; ++i) {
+      const auto node = tensors.extract(name + "." + std::to_string(i));
+      if (node.empty()) entry.refuse_value(std::to_string(i) + " tensors", kTensors);
+      list.push_back(node.mapped().to(device));
     }
     entries[name] = list;
   }
@@ -231,21 +235,24 @@ SafetensorsFile archive_of(const torch::optim::Optimizer& optimizer) {
 std::function<void()> plan_load_archive(torch::optim::Optimizer& optimizer,
                                         const SafetensorsFile& file, std::string_view origin) {
   const auto found = file.metadata.find(kArchive);
-  const auto archive = found == file.metadata.end()
-                           ? nlohmann::json::object()
-                           : parse_untrusted_json(found->second, json_data_error(origin));
-  if (archive.value(kClass, "none") != class_of(optimizer)) {
-    throw DataError::mismatch(origin, "the state of " + class_of(optimizer),
-                              archive.value(kClass, "none"),
+  const auto refuse = json_data_error(origin);
+  const auto archive = found == file.metadata.end() ? nlohmann::json::object()
+                                                    : parse_untrusted_json(found->second, refuse);
+  const JsonReader saved(archive, refuse);
+  const auto name = saved.contains(kClass) ? saved.text(kClass) : "none";
+  if (name != class_of(optimizer)) {
+    throw DataError::mismatch(origin, "the state of " + class_of(optimizer), name,
                               "resume with the optimizer of the run that wrote it");
   }
-  require_same_parameters(archive.at(kValues), optimizer, origin);
+  const auto& values = saved.value(kValues);
+  if (!values.is_object()) saved.refuse_value("an object", kValues);
+  require_same_parameters(values, optimizer, origin);
   torch::Device device = torch::kCPU;
   for (const auto& group : optimizer.param_groups()) {
     if (!group.params().empty()) device = group.params().front().device();
   }
   OutputArchive output;
-  write_entries(output, entries_of(file, archive.at(kValues), device), "");
+  write_entries(output, entries_of(file, values, device, refuse), "");
   const auto input = std::make_shared<InputArchive>();
   const auto bytes = bytes_of(output);
   input->load_from(bytes.data(), bytes.size());
