@@ -26,6 +26,7 @@ torch::Tensor BatchNormImpl::normalize(const torch::Tensor& input, const BatchNo
   if (is_training() && sum_ && *sum_) {
     return sync_batch_norm(input, tensors, momentum, options_.eps, *sum_);
   }
+  if (is_training() && input.numel() == input.size(1)) require_several_values(1.0);
   return torch::batch_norm(input, weight, bias, tensors.running_mean, tensors.running_var,
                            is_training(), momentum, options_.eps,
                            at::globalContext().userEnabledCuDNN());

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "ladder/checkpoint/safetensors.h"
+#include "ladder/core/error.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/operator_calls.h"
 
 namespace ladder {
@@ -140,6 +142,15 @@ TEST(BatchNorm, AveragesWithoutAWaitOnAGpu) {
     EXPECT_TRUE(torch::allclose(there->running_var.cpu(), here->running_var, 1e-4, 1e-5));
   }
   EXPECT_EQ(there->num_batches_tracked.item<std::int64_t>(), 3);
+}
+
+TEST(BatchNorm, RefusesOneValuePerChannelInTrainingAsPython) {
+  BatchNorm layer(BatchNormOptions{.features = 3});
+  const auto values = torch::ones({1, 3});
+  EXPECT_ERROR(layer->forward(values), UsageError, "expected more than one value per channel");
+  EXPECT_TRUE(layer->running_var.isfinite().all().item<bool>());
+  layer->eval();
+  EXPECT_NO_THROW(layer->forward(values));
 }
 
 TEST(BatchNorm, HasPythonsNamesAndDtypes) {
