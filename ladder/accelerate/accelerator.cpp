@@ -290,15 +290,13 @@ std::uint64_t set_seed(std::uint64_t seed, bool device_specific, const ProcessGr
 Evaluation evaluate(const Accelerator& accelerator, Model& model,
                     const AcceleratedDataLoader& loader, const LossSum& loss_sum) {
   const torch::NoGradGuard no_grad;
-  const auto modes = modes_of(model);
-  model.eval();
+  const EvalGuard eval(model);
   ClassificationMeter meter(loss_sum, accelerator.device());
   for (const Batch& batch : loader) {
     const auto [output, targets] =
         accelerator.gather_for_metrics(std::tuple{model.forward(batch.inputs), batch.targets});
     meter.add(output, targets);
   }
-  set_modes(model, modes);
   return meter.result();
 }
 

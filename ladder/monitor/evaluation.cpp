@@ -38,14 +38,12 @@ Evaluation ClassificationMeter::result() const {
 Evaluation evaluate(Model& model, const DataLoader& loader, const LossSum& loss_sum,
                     const torch::Device& device) {
   const torch::NoGradGuard no_grad;
-  const auto modes = modes_of(model);
-  model.eval();
+  const EvalGuard eval(model);
   ClassificationMeter meter(loss_sum, device);
   for (const Batch& cpu_batch : loader) {
     const Batch batch = cpu_batch.to(device);
     meter.add(model.forward(batch.inputs), batch.targets);
   }
-  set_modes(model, modes);
   return meter.result();
 }
 

@@ -122,7 +122,8 @@ Modes modes_of(const torch::nn::Module& module) {
 }
 
 void set_modes(torch::nn::Module& module, const Modes& modes) {
-  module.train(modes.front().second);
+  const bool on = modes.front().second;
+  if (module.is_training() != on) module.train(on);
   const auto parts = module.named_modules("", /*include_self=*/false);
   for (const auto& [name, training] : modes) {
     const auto* const part = parts.find(name);

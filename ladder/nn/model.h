@@ -191,6 +191,21 @@ Modes modes_of(const torch::nn::Module& module);
 // A frozen layer in evaluation mode keeps it. Ignores names that `module` lacks.
 void set_modes(torch::nn::Module& module, const Modes& modes);
 
+// Evaluation mode, while it lives; then each part has its mode again.
+class EvalGuard {
+ public:
+  explicit EvalGuard(torch::nn::Module& module) : module_(module), modes_(modes_of(module)) {
+    module.eval();
+  }
+  ~EvalGuard() { set_modes(module_, modes_); }
+  EvalGuard(const EvalGuard&) = delete;
+  EvalGuard& operator=(const EvalGuard&) = delete;
+
+ private:
+  torch::nn::Module& module_;
+  Modes modes_;
+};
+
 // Copies every parameter and buffer of `source` into `target`, in order, without autograd. Both
 // must be of the same class; devices may differ.
 void copy_values(const torch::nn::Module& source, torch::nn::Module& target);

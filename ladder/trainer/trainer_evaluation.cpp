@@ -114,11 +114,11 @@ PredictionOutput Trainer::evaluation_loop(const std::string& description,
       evaluation_banner(description, loader.dataset().size(), args_.per_device_eval_batch_size));
 
   const torch::NoGradGuard no_grad;
-  const auto modes = modes_of(*prepared_model_);
-  prepared_model_->eval();
   Gathered gathered{.expected = loader.shard().batch_sampler()->whole_size()};
-  for (const Batch& batch : loader) gather_step(batch, gathered);
-  set_modes(*prepared_model_, modes);
+  {
+    const EvalGuard eval(*prepared_model_);
+    for (const Batch& batch : loader) gather_step(batch, gathered);
+  }
   synchronize(accelerator_.device());
   require_each_sample_once({.seen = gathered.samples}, gathered.expected);
 

@@ -108,6 +108,11 @@ TEST(Evaluate, RunsInEvaluationModeWithoutGradientsAndPutsBothBack) {
     evaluate_sheet(model, {});
     EXPECT_FALSE(model.saw_training_mode);
     EXPECT_FALSE(model.saw_gradient_mode);
+    const DataLoader loader(std::make_shared<Sheet>(kShown, kLabels));
+    const auto throwing = [](const torch::Tensor&, const torch::Tensor&) -> torch::Tensor {
+      throw std::runtime_error("thrown");
+    };
+    EXPECT_THROW(evaluate(model, loader, throwing, torch::kCPU), std::runtime_error);
     EXPECT_EQ(model.is_training(), training);
     EXPECT_EQ(frozen->is_training(), !training);
     EXPECT_TRUE(torch::GradMode::is_enabled());
