@@ -107,7 +107,7 @@ class GradScaler {
 
   // For a caller who does not know whether another optimizer steps on the same losses: the next
   // scale() begins with update(), and so does the next question about the state.
-  void update_later() { update_is_due_ = true; }
+  void update_later() { update_is_due_ = options_.enabled; }
 
   bool is_enabled() const { return options_.enabled; }
 

@@ -89,6 +89,7 @@ LimitedBatchSampler::LimitedBatchSampler(std::shared_ptr<const BatchSampler> who
       batches_(std::min(batches, whole_->size())) {
   require_at_least("limit_batches", batches, 1, "use the loader itself for all batches");
   for (const auto& batch : batches_of(0)) samples_ += batch.global_size;
+  samples_ = std::min(samples_, whole_->whole_size());  // without repeated samples
 }
 
 std::vector<BatchIndices> LimitedBatchSampler::batches_of(std::int64_t epoch) const {

@@ -19,7 +19,7 @@
 #include "ladder/nn/batch_norm.h"
 #include "ladder/nn/sync_batch_norm.h"
 #include "ladder/parallel/data_parallel.h"
-#include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/replicated_model.h"
 
 namespace ladder {
 namespace {
@@ -164,7 +164,7 @@ int convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group)
     all.push_back(item.value().get());
   }
   for (const auto* each : all) {
-    if (!is_one_of<DistributedDataParallel, DataParallel>(*each)) continue;
+    if (!is_one_of<ReplicatedModel, DataParallel>(*each)) continue;
     throw UsageError::conflict("convert_sync_batchnorm", "the model is wrapped already",
                                "convert the network first, then wrap it");
   }

@@ -73,6 +73,7 @@ void ProgressCallback::on_train_begin(TrainerEvent& event) {
 }
 
 void ProgressCallback::on_step_end(TrainerEvent& event) {
+  if (!training_) on_train_begin(event);  // added during the training
   training_->samples += event.batch->global_size * event.accelerator.gradient_accumulation_steps();
   training_->progress.update(event.state.global_step, training_->samples, loss_);
   clear_for_evaluation(event);

@@ -372,6 +372,8 @@ TEST(GradScaler, DisabledStepsAndDoesNothingElse) {
       }
       trial.scaler.update();
       trial.scaler.update();
+      trial.scaler.update_later();
+      EXPECT_EQ(trial.scaler.skipped_steps(), 0);
       EXPECT_TRUE(torch::allclose(trial.weight, plain, 0, 0, /*equal_nan=*/true)) << gradient;
     }
   });

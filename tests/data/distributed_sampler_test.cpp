@@ -514,6 +514,10 @@ TEST(LimitedBatchSampler, CountTheSamplesOfAShortLastBatch) {
   const auto whole = std::make_shared<BatchSampler>(make_batches(10, 4));
   EXPECT_EQ(LimitedBatchSampler(whole, 3).whole_size(), 10);
   EXPECT_EQ(LimitedBatchSampler(whole, 99).size(), 3);
+  const auto padded = std::make_shared<DistributedSampler>(
+      10, DistributedSamplerOptions{.world_size = 4});  // 12 indices
+  const auto batches = std::make_shared<BatchSampler>(padded, 2, false);
+  EXPECT_EQ(LimitedBatchSampler(batches, 99).whole_size(), 10);
   EXPECT_ERROR(LimitedBatchSampler(whole, 0), UsageError, "limit_batches");
 }
 

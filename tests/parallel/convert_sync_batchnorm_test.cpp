@@ -20,6 +20,7 @@
 #include "ladder/nn/state_dict.h"
 #include "ladder/parallel/data_parallel.h"
 #include "ladder/parallel/distributed_data_parallel.h"
+#include "ladder/parallel/fully_sharded_data_parallel.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/ranks.h"
 #include "tests/support/relative_difference.h"
@@ -64,6 +65,8 @@ TEST_ALONE(ConvertSyncBatchnorm, RefusesAModelThatIsWrappedAlready) {
   EXPECT_ERROR(convert_sync_batchnorm(replicas, group), UsageError, kWrapped);
   AutocastModel around(ddp, torch::kBFloat16);
   EXPECT_ERROR(convert_sync_batchnorm(around, group), UsageError, kWrapped);
+  FullyShardedDataParallel sharded(first_model(convnet()), group);
+  EXPECT_ERROR(convert_sync_batchnorm(sharded, group), UsageError, kWrapped);
   EXPECT_EQ(convert_sync_batchnorm(ddp->module(), group), 2);  // the network in it is none
 }
 

@@ -495,6 +495,16 @@ TEST(TrainerCallbacks, MayBeAddedAndRemovedWithinAnEvent) {
   EXPECT_EQ(called, (Calls{"replaced", "stepped", "added", "stepped"}));
 }
 
+TEST(TrainerCallbacks, AProgressBarMayBeginWithinATraining) {
+  auto options = plain_options();
+  options.args.max_steps = 2;
+  Trainer trainer(std::move(options));
+  trainer.add_callback(std::make_shared<AfterSteps>([&](TrainerEvent& event) {
+    if (event.state.global_step == 1) trainer.add_callback(std::make_shared<ProgressCallback>());
+  }));
+  EXPECT_EQ(trainer.train().global_step, 2);
+}
+
 struct Stateful : TrainerCallback {
   explicit Stateful(int value) : number(value) {}
   std::string state_name() const override { return "Stateful"; }
