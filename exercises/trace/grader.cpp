@@ -51,7 +51,7 @@ class Recording {
   Trace trace_;
 };
 
-// A step of stage 0 on an H100: microseconds of each kind of kernel. Of the 63 launches, those of
+// A step of stage 0 on an H200: microseconds of each kind of kernel. Of the 63 launches, those of
 // small kernels are divided among the kinds by estimate.
 Trace recorded_step() {
   struct Row {

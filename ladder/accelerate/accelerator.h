@@ -192,8 +192,9 @@ class Accelerator {
   // Ends an accumulation window without a step, and drops its gradients.
   void drop_window();
 
-  // Multiplies the loss by loss_weight(), the samples of the batch ÷ those of the window (1 ÷ its
-  // batches without a loader, and for JoinedBatches); scales it for fp16; and calls backward.
+  // Multiplies the loss by loss_weight(), the samples of the batch ÷ those of the window (without a
+  // loader, and for JoinedBatches, 1 ÷ gradient_accumulation_steps(), also in a short window);
+  // scales it for fp16; and calls backward.
   // `loss` is a mean over the global batch (NumItems::mean), not over this process's part. A
   // collective. Also sends rank 0's buffers of a module that is frozen for now (FreezeGuard).
   void backward(const torch::Tensor& loss);
@@ -307,7 +308,8 @@ class Accelerator {
 
   // --- Saving ---
 
-  // Writes the weights, without prefixes of wrappers, as safetensors. A collective.
+  // Writes the weights, without prefixes of wrappers, as safetensors. A collective; afterwards a
+  // FullyShardedDataParallel is sharded.
   void save_model(const torch::nn::Module& model, const std::string& path) const;
 
   // As PreparedObjects::register_for_checkpointing. The object must outlive the Accelerator.

@@ -52,7 +52,7 @@ class Autocast {
 // Python's counterpart: `with autocast():` as the first line of forward.
 class AutocastModel : public ModelWrapper {
  public:
-  // dtype: as for Autocast; float32 changes nothing.
+  // dtype: as for Autocast; float32 switches autocast off.
   AutocastModel(std::shared_ptr<Model> module, torch::ScalarType dtype);
 
   torch::Tensor forward(const Inputs& inputs) override;

@@ -55,7 +55,8 @@ namespace ladder {
 // torchrun tutorial.
 class Snapshot {
  public:
-  // The objects must outlive the Snapshot. Without a path, no function does anything.
+  // The objects must outlive the Snapshot; the model has a parameter. Without a path, no function
+  // does anything.
   Snapshot(SnapshotOptions options, ProcessGroup group, torch::nn::Module& model,
            torch::optim::Optimizer& optimizer, LrScheduler& scheduler);
   Snapshot(const Snapshot&) = delete;

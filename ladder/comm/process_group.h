@@ -41,7 +41,8 @@ class [[nodiscard]] Work {
 // tensor that is undefined or sparse is a UsageError.
 //
 // A value: copies share one group. The destructor of the last one shuts it down, after an exception
-// too, as Python's destroy_process_group. Not thread-safe.
+// too, as Python's destroy_process_group. Not thread-safe,
+// but in shared memory.
 //
 // single() is the group of one process. Its collectives change nothing, so a program for
 // many ranks also runs on one.

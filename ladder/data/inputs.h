@@ -26,7 +26,7 @@ class Inputs {
 
   Inputs() = default;
   Inputs(torch::Tensor only);  // NOLINT(google-explicit-constructor): a tensor is one input
-  // Throws UsageError for a name that occurs twice.
+  // Throws UsageError for a name that is empty or occurs twice.
   Inputs(std::initializer_list<Named> named);
 
   // Throws UsageError unless there is exactly one tensor.

@@ -69,7 +69,8 @@ using VariableLookup = std::function<std::optional<std::string>(const std::strin
 // Without variables for local rank and local size: if the address is a loopback address, or not
 // needed, all ranks are on this machine; otherwise, and in a Kubernetes pod, this rank is the only
 // one on its machine (a Kubeflow PyTorchJob has one rank per pod). With LOCAL_RANK only, the local
-// size is the smallest that fits; with LOCAL_WORLD_SIZE only, ranks fill one machine after another.
+// size is WORLD_SIZE in the first case, else the smallest that fits; with LOCAL_WORLD_SIZE only,
+// ranks fill one machine after another.
 //
 // Throws UsageError if variables are incomplete (it names all that are missing, and commands that
 // set them), malformed, out of range, or contradict each other or the options.

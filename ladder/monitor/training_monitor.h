@@ -39,7 +39,8 @@ struct TrainingTotals {
   double train_loss = 0.0;     // of the last epoch
   double train_seconds = 0.0;  // within epochs
   double first_step_at = 0.0;  // end of the first step of this run, on the steady clock; NaN = none
-  double warm_up_seconds = 0.0;  // train_seconds of the first kWarmUpSteps steps; NaN = fewer steps
+  // train_seconds of the first kWarmUpSteps steps; NaN = fewer steps, or a resume after them.
+  double warm_up_seconds = 0.0;
 };
 
 // The part of TrainingTotals in a checkpoint.

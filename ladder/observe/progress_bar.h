@@ -31,7 +31,7 @@ struct ProgressOptions {
 // Speed and remaining time are means since construction. update() costs nanoseconds when it draws
 // nothing, so call it after every step. Python's counterpart: tqdm.
 //
-//     ProgressBar progress({.total = loader.steps(), .label = "epoch 1/3",
+//     ProgressBar progress({.total = loader.size(), .label = "epoch 1/3",
 //                           .terminal = is_terminal(stderr)});
 //     for (...) progress.update(++steps, samples, loss);
 //     progress.finish();

@@ -52,8 +52,8 @@ struct TrainerState {
   static constexpr bool kSavedByRank0 = true;  // of all ranks; see json_part
   nlohmann::json state_dict() const;
   // Checks `state` and returns the function that applies it. Logging, evaluation and save intervals
-  // then come from the checkpoint; max_steps, num_train_epochs and the two is_ ... stay those of
-  // this run. Throws DataError naming `origin`.
+  // then come from the checkpoint; max_steps, num_train_epochs, train_batch_size and the two
+  // is_ ... stay those of this run. Throws DataError naming `origin`.
   std::function<void()> plan_load(const nlohmann::json& state, std::string_view origin);
 };
 
