@@ -81,6 +81,14 @@ def per_step(program: Path, *flags: str) -> int:
         LONG - SHORT)
 
 
+def counted(program: Path, *flags: str) -> int | str:
+    """Instructions per step, or why there are none."""
+    try:
+        return per_step(program, *flags)
+    except RecordError as error:
+        return str(error)
+
+
 def built(records: Records, commit: str) -> Side:
     """The programs of a commit."""
     folder = records.root / BUILT / commit
@@ -161,10 +169,13 @@ def different_instructions(programs: Iterable[str], sides: Sequence[Side]) -> di
              for program, recipe in runs for side in sides]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         counts = dict(zip(unique := list(dict.fromkeys(asked)), pool.map(
-            lambda one: per_step(one[0].bin / one[1], *one[2:]), unique)))
-    counted = [counts[one] for one in asked]
+            lambda one: counted(one[0].bin / one[1], *one[2:]), unique)))
+    found = [counts[one] for one in asked]
     failures = {}
-    for (program, recipe), before, after in zip(runs, counted[::2], counted[1::2]):
+    for (program, recipe), before, after in zip(runs, found[::2], found[1::2]):
+        if text := next((one for one in (before, after) if isinstance(one, str)), ""):
+            failures[f"{program}/{recipe}"] = text.splitlines()[0]
+            continue
         print(f"{program}, {recipe}: {before:,} instructions per step before, {after:,} now "
               f"({after / before:.4f})", flush=True)
         if abs(after / before - 1) > TOLERANCE:

@@ -162,6 +162,7 @@ def test_what_a_measurement_writes_is_no_change_of_the_sources(project: Path) ->
     (("aa", "ab"), (0, 0), (100, 100), "weights after 20 steps: aa before, ab now"),
     (("aa", "aa"), (2000, 2021), (100, 100), "bytes sent per step: 2,000 before, 2,021 now"),
     (("aa", "aa"), (0, 0), (100, 103), "instructions per step: 1.030 times"),
+    (("aa", "aa"), (0, 0), (100, 0), "under callgrind: exit code 1"),
     (("none, exit code 1", "none, exit code 1"), (0, 0), (100, 100),
      "weights after 20 steps: none, exit code 1 before, none, exit code 1 now"),
 ])
@@ -172,11 +173,17 @@ def test_a_changed_program_is_verified_by_weights_and_instructions(
     commit(project)
     then = Path("then")
     setup = sentinel.setup_of(NAME.format("stage0_single_gpu"))
+
+    def per_step(program: Path, *_: str) -> int:
+        if count := counts[program.parent != then]:
+            return count
+        raise rows.RecordError("under callgrind: exit code 1\nerror: ")
+
     with patch.multiple(
             sentinel, build=lambda _: None, built=lambda *_: sentinel.Side(then, then),
             trained=lambda _, side, *__: {setup: (weights[side.bin != then],
                                                   sent[side.bin != then])},
-            per_step=lambda program, *_: counts[program.parent != then]):
+            per_step=per_step):
         lines = records.verify(records.Records(project))
     assert [line.partition("manual_time: ")[2] for line in lines] == ([reason] if reason else [])
     again = records.Records(project)
