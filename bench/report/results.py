@@ -307,7 +307,9 @@ def read(paths: Iterable[Path | str]) -> Results:
                     commits[str(entry.get("commit", context.get("commit", "")))] = None
             except (ResultsError, LookupError, TypeError, ValueError, AttributeError) as error:
                 problems.append(f"{path}: benchmark {number} is no row of the suite: {error!r}")
-        context["commit"] = " and ".join(commits)  # some rows were measured again
+        context["commit"] = " and ".join(commits)
+        if len(commits) > 1:  # measured again: ticks were also stolen between the measurements
+            context.pop("steal_before", None)
         results.contexts.append(context)
     if not results.rows:
         raise ResultsError(problems[0] if problems else "the file holds no benchmark")
