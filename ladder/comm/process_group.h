@@ -42,7 +42,7 @@ class [[nodiscard]] Work {
 //
 // A value: copies share one group. The destructor of the last one shuts it down, after an exception
 // too, as Python's destroy_process_group. Not thread-safe,
-// but in shared memory.
+// except in shared memory.
 //
 // single() is the group of one process. Its collectives change nothing, so a program for
 // many ranks also runs on one.

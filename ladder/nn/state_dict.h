@@ -65,7 +65,7 @@ std::string weights_sha256(const StateDict& values);
 
 // The values of a tensor as bytes, in row-major order (NCHW), for any device and memory format.
 // Shares the tensor's memory if it is contiguous on the CPU; else copies, and waits for the device.
-// Little-endian, as the machines are that the library supports.
+// Little-endian, as all machines that the library supports.
 class RowMajorBytes {
  public:
   explicit RowMajorBytes(const torch::Tensor& tensor);

@@ -38,8 +38,8 @@ enum class SyncMath { kFloat64, kKernels };
 //
 // input: [N, C, ...], float32, float64 or a 16-bit type; the output has its dtype and layout. N may
 // differ between the ranks and be 0 on some. Forward and backward are collectives: each calls `sum`
-// (not empty) once, backward if the input needs a gradient. `momentum`: weight of this batch in the
-// running values.
+// (not empty) once, backward only if the input needs a gradient. `momentum`: weight of this batch
+// in the running values.
 //
 // Gathers and the averaging of gradients share one group, so all ranks must run the same graph:
 // with find_unused_parameters, ranks that skip different layers may wait until the timeout.

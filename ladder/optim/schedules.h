@@ -15,8 +15,8 @@ namespace ladder {
 //
 // Most begin with a warm-up: small first steps, because the first gradients come from untrained
 // weights. They multiply the initial rate of the optimizer, and are defined past the end of
-// training too. All throw UsageError when an option is out of its range;
-// the numbers of steps are not checked.
+// training too. All throw UsageError when an option is out of its range; numbers of steps are not
+// checked.
 
 struct WarmupOptions {
   std::int64_t warmup_steps = 0;    // linear from 0 to the initial rate
