@@ -64,7 +64,7 @@ class ExactDataParallel : public ReplicatedModel {
   //
   // Throws UsageError for a micro-batch below 1, a negative number of threads, a model with
   // SyncBatchNorm or with Dropout that draws from PyTorch's generator, and one whose parameters are
-  // on several devices.
+  // on several devices or in another wrapper.
   ExactDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
                     ExactDataParallelOptions options = {});
   template <typename Module>

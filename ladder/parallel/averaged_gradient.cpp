@@ -50,12 +50,29 @@ void require_divided(const torch::Tensor& parameter) {
       "rank alone: GradientReducer(*module, ProcessGroup::single())");
 }
 
+// Two engines that put one gradient into their buckets would each refuse that of the other; if one
+// of them does, or divides the parameter, the other takes an average for a rank's own gradient.
+void require_unwrapped(const torch::Tensor& parameter, const torch::nn::Module& module,
+                       bool allows_others) {
+  for (const auto& hook : torch::autograd::impl::hooks(parameter)) {
+    const auto* const mark = dynamic_cast<const AveragedGradient*>(hook.get());
+    if (mark == nullptr || mark->group().world_size() == 1) continue;
+    if (allows_others && mark->allows_others()) continue;
+    throw UsageError::conflict(
+        "wrapper", fmt::format("another wrapper has {} already", name_of(parameter, &module)),
+        "wrap a module once, and networks that share parameters as one module; or wrap each in "
+        "DistributedDataParallel with gradient_as_bucket_view = false, and call one backward for "
+        "the sum of their losses");
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<void> AveragedGradient::mark(const torch::Tensor& parameter,
                                              const torch::nn::Module& module,
                                              const ProcessGroup& group, Arrived arrived,
                                              bool allows_others) {
+  if (group.world_size() > 1) require_unwrapped(parameter, module, allows_others);
   // The list of register_hook(), which would clear the mark if it came later.
   const auto* const meta = torch::autograd::impl::materialize_autograd_meta(parameter);
   if (meta->cpp_hooks_list_ == nullptr) torch::autograd::impl::create_cpp_hook(parameter);

@@ -33,7 +33,8 @@ class AveragedGradient : public torch::autograd::FunctionPreHook {
   using Arrived = std::function<void(const torch::Tensor& gradient)>;
 
   // Marks `parameter` of `module` while the result lives. The group of one rank declares weights of
-  // this rank alone. `allows_others`: another wrapper may average the parameter too.
+  // this rank alone. Throws UsageError for a parameter that a wrapper has marked for several ranks,
+  // unless both of them set `allows_others`.
   [[nodiscard]] static std::shared_ptr<void> mark(const torch::Tensor& parameter,
                                                   const torch::nn::Module& module,
                                                   const ProcessGroup& group,

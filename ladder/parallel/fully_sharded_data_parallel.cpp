@@ -431,12 +431,12 @@ FullyShardedDataParallel::FullyShardedDataParallel(std::shared_ptr<Model> module
       TensorForm{.dtype = torch::kFloat32, .device = by_unit.begin()->second[0].tensor.device()}
           .require(parameter.tensor, kFsdp,
                    "build the network in float32 on one device; param_precision is for 16 bits");
-    }
-    auto unit = std::make_shared<Unit>(name, parameters, run_);
-    units_.push_back(unit);
-    for (const auto& parameter : parameters) {
       marks_.push_back(AveragedGradient::mark(parameter.tensor, network, run_->group));
     }
+  }
+  for (const auto& [name, parameters] : by_unit) {
+    auto unit = std::make_shared<Unit>(name, parameters, run_);
+    units_.push_back(unit);
     if (name.empty()) {
       outermost_ = unit;
     } else {

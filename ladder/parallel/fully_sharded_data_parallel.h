@@ -58,8 +58,8 @@ namespace ladder {
 class FullyShardedDataParallel : public ReplicatedModel {
  public:
   // Throws UsageError for parameters of several devices or of another dtype than float32, for one
-  // that two units share, and for a name in `units` that is no Model. A group of one rank divides
-  // nothing.
+  // that two units share or another wrapper has, and for a name in `units` that is no Model. A
+  // group of one rank divides nothing.
   FullyShardedDataParallel(std::shared_ptr<Model> module, ProcessGroup group,
                            FullyShardedOptions options = {});
 

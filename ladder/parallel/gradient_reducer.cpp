@@ -58,21 +58,6 @@ struct Role {
   std::shared_ptr<torch::autograd::Node> accumulator;  // has the reducer's hook; null if frozen
 };
 
-// Two engines that put one gradient into their buckets would each refuse that of the other; if one
-// of them does, the other divides an average again.
-void require_unwrapped(const Trained& trained, const ProcessGroup& group, bool allows_others) {
-  for (std::size_t i = 0; i < trained.tensors.size() && group.world_size() > 1; ++i) {
-    const auto* const mark = AveragedGradient::find(trained.tensors[i]);
-    if (mark == nullptr || mark->group().world_size() == 1) continue;
-    if (allows_others && mark->allows_others()) continue;
-    throw UsageError::conflict(
-        kDdp, fmt::format("another wrapper has {} already", trained.names[i]),
-        "wrap a module once, and networks that share parameters as one module; or set "
-        "gradient_as_bucket_view = false in each wrapper, and call one backward for the sum of "
-        "their losses");
-  }
-}
-
 std::shared_ptr<torch::autograd::Node> accumulator_of(const torch::Tensor& tensor) {
   return tensor.requires_grad() ? torch::autograd::impl::grad_accumulator(tensor) : nullptr;
 }
@@ -338,8 +323,14 @@ GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
     : impl_(std::make_shared<Impl>(module, std::move(group), std::move(options))) {
   broadcast_replica(module, impl_->group);
   if (impl_->trained.tensors.empty()) return;  // such as a teacher: nothing to average
-  const bool allows_others = !impl_->options.gradient_as_bucket_view;
-  require_unwrapped(impl_->trained, impl_->group, allows_others);
+  for (std::size_t i = 0; i < impl_->trained.tensors.size(); ++i) {
+    impl_->hooks.push_back(AveragedGradient::mark(
+        impl_->trained.tensors[i], module, impl_->group,
+        [impl = std::weak_ptr(impl_), i](const torch::Tensor& gradient) {
+          if (const auto reducer = impl.lock()) reducer->gradient_arrived(i, gradient);
+        },
+        /*allows_others=*/!impl_->options.gradient_as_bucket_view));
+  }
   const auto c10d = c10d_group(impl_->group);
   impl_->reducer = make_reducer(impl_->trained, c10d, impl_->options);
   impl_->logger = std::make_shared<c10d::Logger>(impl_->reducer);
@@ -347,14 +338,6 @@ GradientReducer::GradientReducer(torch::nn::Module& module, ProcessGroup group,
   if (!impl_->reducer->should_rebuild_buckets()) impl_->share_buckets();
   const auto& hook = impl_->options.comm_hook;
   if (hook) impl_->reducer->register_comm_hook(std::make_unique<ReducerHook>(c10d, *hook));
-  for (std::size_t i = 0; i < impl_->trained.tensors.size(); ++i) {
-    impl_->hooks.push_back(AveragedGradient::mark(
-        impl_->trained.tensors[i], module, impl_->group,
-        [impl = std::weak_ptr(impl_), i](const torch::Tensor& gradient) {
-          if (const auto reducer = impl.lock()) reducer->gradient_arrived(i, gradient);
-        },
-        allows_others));
-  }
 }
 
 GradientReducer::~GradientReducer() { impl_->hooks.clear(); }

@@ -28,6 +28,7 @@
 #include "ladder/nn/state_dict.h"
 #include "ladder/optim/adam.h"
 #include "ladder/parallel/convert_sync_batchnorm.h"
+#include "ladder/parallel/distributed_data_parallel.h"
 #include "ladder/parallel/replica_check.h"
 #include "mnist/networks.h"
 #include "tests/support/exact.h"
@@ -516,6 +517,12 @@ TEST_ON_RANKS(ExactDataParallel, FindsAReplicaThatWasChanged, 2) {
   const torch::AutoGradMode grad_mode(true);
   run_backward(model, basicnet(), slice);  // every second forward
   EXPECT_ERROR(run_backward(model, basicnet(), slice), DistributedError, "on rank 1");
+}
+
+TEST_ON_RANKS(ExactDataParallel, RefusesAParameterThatAnotherWrapperHas, 2) {
+  const auto network = small_net();
+  const DistributedDataParallel wrapper(network, group);
+  EXPECT_ERROR(exact(network, group), UsageError, "another wrapper has ");
 }
 
 TEST_ON_RANKS(ExactDataParallel, MayBeGoneWhenItsBackwardRuns, 2) {

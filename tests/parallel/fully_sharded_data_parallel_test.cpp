@@ -390,6 +390,13 @@ TEST_ON_RANKS(FullyShardedDataParallel, RefusesWhatItWouldTrainWrong, 2) {
   EXPECT_ERROR(save_model(model, "none"), UsageError, "call unshard() of FullyShardedDataParallel");
   EXPECT_ERROR(DistributedDataParallel(sharded, group), UsageError,
                "the parameters are divided over these ranks already");
+
+  const auto wrapped = stack();
+  const DistributedDataParallel wrapper(wrapped, group);
+  const auto before = flat_weights(*wrapped);
+  EXPECT_ERROR(FullyShardedDataParallel(wrapped, group), UsageError,
+               "another wrapper has head.weight already; hint: wrap a module once");
+  EXPECT_TRUE(torch::equal(flat_weights(*wrapped), before));
 }
 
 }  // namespace
