@@ -50,8 +50,9 @@ void require_divided(const torch::Tensor& parameter) {
       "rank alone: GradientReducer(*module, ProcessGroup::single())");
 }
 
-// Two engines that put one gradient into their buckets would each refuse that of the other; if one
-// of them does, or divides the parameter, the other takes an average for a rank's own gradient.
+// Two reducers whose buckets hold one gradient would each refuse that of the other. If only one of
+// them does, the other divides an average again. A reducer beside exact sums rounds them, and one
+// whose parameters are divided fails in the backward.
 void require_unwrapped(const torch::Tensor& parameter, const torch::nn::Module& module,
                        bool allows_others) {
   for (const auto& hook : torch::autograd::impl::hooks(parameter)) {

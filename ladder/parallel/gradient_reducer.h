@@ -47,8 +47,8 @@ struct GradientReducerOptions {
 // averages the gradients and then sends rank 0's buffers. Construct it when the module is on its
 // device, before the optimizer's first step. The module must outlive it.
 //
-// Construction throws UsageError for a parameter that another wrapper averages, unless neither sets
-// gradient_as_bucket_view. A training forward or backward throws it for
+// Construction throws UsageError for a parameter that another wrapper averages, unless both are
+// reducers without gradient_as_bucket_view. A training forward or backward throws it for
 //     - a parameter whose requires_grad, strides or node of autograd (torch::load, to()) have
 //       changed since; all may be frozen, and single ones with find_unused_parameters;
 //     - weights that are trained and that no wrapper averages; see averaged_gradient.h;

@@ -519,6 +519,7 @@ TEST_ON_RANKS(ExactDataParallel, FindsAReplicaThatWasChanged, 2) {
   EXPECT_ERROR(run_backward(model, basicnet(), slice), DistributedError, "on rank 1");
 }
 
+// Which would average the exact gradient again, and on three ranks round it.
 TEST_ON_RANKS(ExactDataParallel, RefusesAParameterThatAnotherWrapperHas, 2) {
   const auto network = small_net();
   const DistributedDataParallel wrapper(network, group);
