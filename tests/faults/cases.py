@@ -481,7 +481,7 @@ def told_to_stop() -> Cases:
                         number.name, number, once, unsaved)
         yield from in_training("6 mpirun", number.name, once, 1, unsaved)
         # The step in hand takes longer than it is to the second signal, which ends all at once. The
-        # second step has written its line, and may not have looked yet whether it is to stop.
+        # line of step 2 is written before the program checks whether it is to stop.
         yield from told("0 alone, 2 spawn, 4 spawn, 5 alone, 5 spawn, 6 spawn",
                         f"{number.name}, twice", number, twice,
                         r"\A(?![\s\S]*stopped after step (?!2;))",
